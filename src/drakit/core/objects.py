@@ -1,0 +1,552 @@
+"""The Kubernetes objects drakit reads and writes, as immutable typed values.
+
+Field names are Python's; on the wire they are the API's (``resource.k8s.io/v1`` as of 1.37).
+Quantities are exact :class:`~drakit.core.quantity.Quantity` values. Fields left at their default
+are not written, and fields the types do not know are dropped on reading: whoever writes an
+object back keeps the raw document beside it (see ``drakit.wire.kube``).
+
+Read with :func:`from_builtins` or :func:`from_json`, write with :func:`to_builtins`.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from drakit.core.quantity import Quantity, QuantityError
+
+T = TypeVar("T")
+
+
+class Struct(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", dict=False
+):
+    """Base of all objects: immutable, camelCase on the wire, defaults left out."""
+
+
+def _written(value: str) -> Any:
+    """A default that is written all the same: an object must say what it is."""
+    return msgspec.field(default_factory=lambda: value)
+
+
+# -- metadata -----------------------------------------------------------------------------------
+
+
+class OwnerReference(Struct, frozen=True):
+    """Who owns an object; the garbage collector removes the object with its owner."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+
+
+class ObjectMeta(Struct, frozen=True):
+    """What every object says about itself."""
+
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    owner_references: tuple[OwnerReference, ...] = ()
+    finalizers: tuple[str, ...] = ()
+
+
+# -- what a driver offers: ResourceSlice ----------------------------------------------------------
+
+
+class Attribute(Struct, frozen=True):
+    """One attribute of a device; exactly one field is set."""
+
+    int_: int | None = msgspec.field(name="int", default=None)
+    bool_: bool | None = msgspec.field(name="bool", default=None)
+    string: str | None = None
+    version: str | None = None
+    ints: tuple[int, ...] | None = None
+    bools: tuple[bool, ...] | None = None
+    strings: tuple[str, ...] | None = None
+    versions: tuple[str, ...] | None = None
+
+    def is_list(self) -> bool:
+        """Whether the value is one of the list kinds (gate ``DRAListTypeAttributes``)."""
+        return any(v is not None for v in (self.ints, self.bools, self.strings, self.versions))
+
+
+def int_attribute(value: int) -> Attribute:
+    """An integer attribute."""
+    return Attribute(int_=value)
+
+
+def bool_attribute(value: bool) -> Attribute:
+    """A truth-valued attribute."""
+    return Attribute(bool_=value)
+
+
+def string_attribute(value: str) -> Attribute:
+    """A text attribute (at most 64 bytes, checked by the publisher)."""
+    return Attribute(string=value)
+
+
+class CapacityRange(Struct, frozen=True):
+    """Amounts a request may take: from ``min``, up to ``max``, in ``step``."""
+
+    min: Quantity | None = None
+    max: Quantity | None = None
+    step: Quantity | None = None
+
+
+class RequestPolicy(Struct, frozen=True):
+    """How requests for a capacity are defaulted, rounded and bounded by the scheduler."""
+
+    default: Quantity | None = None
+    valid_values: tuple[Quantity, ...] = ()
+    valid_range: CapacityRange | None = None
+
+
+class Capacity(Struct, frozen=True):
+    """An amount a device has, shared out when the device is multi-allocatable."""
+
+    value: Quantity
+    request_policy: RequestPolicy | None = None
+
+
+class Taint(Struct, frozen=True):
+    """Keeps claims without a matching toleration off a device."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+    time_added: str | None = None
+
+
+class Counter(Struct, frozen=True):
+    """An amount in a counter set."""
+
+    value: Quantity
+
+
+class CounterSet(Struct, frozen=True):
+    """Counters that partitions of one device draw from."""
+
+    name: str = ""
+    counters: dict[str, Counter] = {}
+
+
+class CounterConsumption(Struct, frozen=True):
+    """What a device takes from a counter set while allocated."""
+
+    counter_set: str = ""
+    counters: dict[str, Counter] = {}
+    compatibility_groups: tuple[str, ...] = ()
+
+
+class NodeSelectorRequirement(Struct, frozen=True):
+    """One condition on a node's labels or fields."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+
+class NodeSelectorTerm(Struct, frozen=True):
+    """Conditions that all must hold."""
+
+    match_expressions: tuple[NodeSelectorRequirement, ...] = ()
+    match_fields: tuple[NodeSelectorRequirement, ...] = ()
+
+
+class NodeSelector(Struct, frozen=True):
+    """Terms of which one must hold."""
+
+    node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
+
+
+class Device(Struct, frozen=True):
+    """One device of a pool."""
+
+    name: str = ""
+    attributes: dict[str, Attribute] = {}
+    capacity: dict[str, Capacity] = {}
+    allow_multiple_allocations: bool | None = None
+    consumes_counters: tuple[CounterConsumption, ...] = ()
+    node_name: str | None = None
+    node_selector: NodeSelector | None = None
+    all_nodes: bool | None = None
+    taints: tuple[Taint, ...] = ()
+    binds_to_node: bool | None = None
+    binding_conditions: tuple[str, ...] = ()
+    binding_failure_conditions: tuple[str, ...] = ()
+    node_allocatable_resources: dict[str, Any] = {}
+
+
+class Pool(Struct, frozen=True):
+    """Which pool a slice belongs to, and how many slices of this generation make it whole."""
+
+    name: str = ""
+    generation: int = 0
+    resource_slice_count: int = 0
+
+
+class ResourceSliceSpec(Struct, frozen=True):
+    """A part of a driver's pool of devices."""
+
+    driver: str = ""
+    pool: Pool = Pool()
+    node_name: str | None = None
+    node_selector: NodeSelector | None = None
+    all_nodes: bool | None = None
+    per_device_node_selection: bool | None = None
+    devices: tuple[Device, ...] = ()
+    shared_counters: tuple[CounterSet, ...] = ()
+    partition_type_attribute: str | None = None
+    skip_node_operations: tuple[str, ...] = ()
+
+
+class ResourceSlice(Struct, frozen=True):
+    """What a driver has, on one node or several."""
+
+    api_version: str = _written("resource.k8s.io/v1")
+    kind: str = _written("ResourceSlice")
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ResourceSliceSpec = ResourceSliceSpec()
+
+
+# -- what a workload wants: ResourceClaim, DeviceClass ----------------------------------------------
+
+
+class CelSelector(Struct, frozen=True):
+    """A condition on ``device`` in the Common Expression Language."""
+
+    expression: str = ""
+
+
+class DeviceSelector(Struct, frozen=True):
+    """A condition a device must meet."""
+
+    cel: CelSelector | None = None
+
+
+class Toleration(Struct, frozen=True):
+    """Which taints of a device a request can live with."""
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+
+class CapacityRequirements(Struct, frozen=True):
+    """Amounts wanted of each capacity, by the device's exact key."""
+
+    requests: dict[str, Quantity] = {}
+
+
+class ExactRequest(Struct, frozen=True):
+    """Devices of one class: a count of them, or all."""
+
+    device_class_name: str = ""
+    selectors: tuple[DeviceSelector, ...] = ()
+    allocation_mode: str = "ExactCount"
+    count: int = 1
+    admin_access: bool | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    capacity: CapacityRequirements | None = None
+
+
+class SubRequest(Struct, frozen=True):
+    """One alternative of a prioritised list."""
+
+    name: str = ""
+    device_class_name: str = ""
+    selectors: tuple[DeviceSelector, ...] = ()
+    allocation_mode: str = "ExactCount"
+    count: int = 1
+    tolerations: tuple[Toleration, ...] = ()
+    capacity: CapacityRequirements | None = None
+
+
+class DeviceRequest(Struct, frozen=True):
+    """A named wish: exactly this, or the first available of these."""
+
+    name: str = ""
+    exactly: ExactRequest | None = None
+    first_available: tuple[SubRequest, ...] = ()
+
+
+class DeviceConstraint(Struct, frozen=True):
+    """What the devices of several requests must have in common, or not."""
+
+    requests: tuple[str, ...] = ()
+    match_attribute: str | None = None
+    distinct_attribute: str | None = None
+
+
+class OpaqueConfiguration(Struct, frozen=True):
+    """Parameters for one driver, of a shape only that driver knows."""
+
+    driver: str = ""
+    parameters: Any = None
+
+
+class ClaimConfiguration(Struct, frozen=True):
+    """Configuration for some (or, when empty, all) requests of a claim."""
+
+    requests: tuple[str, ...] = ()
+    opaque: OpaqueConfiguration | None = None
+
+
+class DeviceClaim(Struct, frozen=True):
+    """What is wanted."""
+
+    requests: tuple[DeviceRequest, ...] = ()
+    constraints: tuple[DeviceConstraint, ...] = ()
+    config: tuple[ClaimConfiguration, ...] = ()
+
+
+class ResourceClaimSpec(Struct, frozen=True):
+    """The immutable wish of a claim."""
+
+    devices: DeviceClaim = DeviceClaim()
+
+
+class AllocationResult(Struct, frozen=True):
+    """One device the scheduler chose; ``request`` may be ``main/sub``."""
+
+    request: str = ""
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    admin_access: bool | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    binding_conditions: tuple[str, ...] = ()
+    binding_failure_conditions: tuple[str, ...] = ()
+    share_id: str | None = msgspec.field(name="shareID", default=None)
+    consumed_capacity: dict[str, Quantity] = {}
+    skip_node_operations: tuple[str, ...] = ()
+
+
+class AllocatedConfiguration(Struct, frozen=True):
+    """Configuration that came with the allocation, from the class or from the claim."""
+
+    source: Literal["FromClass", "FromClaim"] | str = ""  # noqa: PYI051 - the two known values
+    requests: tuple[str, ...] = ()
+    opaque: OpaqueConfiguration | None = None
+
+
+class DeviceAllocation(Struct, frozen=True):
+    """The devices of an allocation and the configuration for them."""
+
+    results: tuple[AllocationResult, ...] = ()
+    config: tuple[AllocatedConfiguration, ...] = ()
+
+
+class Allocation(Struct, frozen=True):
+    """The scheduler's decision."""
+
+    devices: DeviceAllocation = DeviceAllocation()
+    node_selector: NodeSelector | None = None
+    allocation_timestamp: str | None = None
+
+
+class ConsumerReference(Struct, frozen=True):
+    """Who may use an allocated claim; ``resource`` is ``pods`` for a pod."""
+
+    api_group: str = ""
+    resource: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class ResourceClaimStatus(Struct, frozen=True):
+    """Where a claim stands."""
+
+    allocation: Allocation | None = None
+    reserved_for: tuple[ConsumerReference, ...] = ()
+    devices: tuple[Any, ...] = ()
+
+
+class ResourceClaim(Struct, frozen=True):
+    """A wish for devices, and what became of it."""
+
+    api_version: str = _written("resource.k8s.io/v1")
+    kind: str = _written("ResourceClaim")
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ResourceClaimSpec = ResourceClaimSpec()
+    status: ResourceClaimStatus = ResourceClaimStatus()
+
+
+class ResourceClaimTemplateSpec(Struct, frozen=True):
+    """What claims made from a template look like."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ResourceClaimSpec = ResourceClaimSpec()
+
+
+class ResourceClaimTemplate(Struct, frozen=True):
+    """A claim to be made for each pod."""
+
+    api_version: str = _written("resource.k8s.io/v1")
+    kind: str = _written("ResourceClaimTemplate")
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ResourceClaimTemplateSpec = ResourceClaimTemplateSpec()
+
+
+class ClassConfiguration(Struct, frozen=True):
+    """Configuration every allocation of a class carries."""
+
+    opaque: OpaqueConfiguration | None = None
+
+
+class DeviceClassSpec(Struct, frozen=True):
+    """Which devices belong to a class."""
+
+    selectors: tuple[DeviceSelector, ...] = ()
+    config: tuple[ClassConfiguration, ...] = ()
+    extended_resource_name: str | None = None
+
+
+class DeviceClass(Struct, frozen=True):
+    """A kind of device that claims can name."""
+
+    api_version: str = _written("resource.k8s.io/v1")
+    kind: str = _written("DeviceClass")
+    metadata: ObjectMeta = ObjectMeta()
+    spec: DeviceClassSpec = DeviceClassSpec()
+
+
+class DeviceTaintSelector(Struct, frozen=True):
+    """Which devices a taint rule is about; what is unset matches everything."""
+
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+
+
+class DeviceTaintRuleSpec(Struct, frozen=True):
+    """A taint put on devices from outside their driver."""
+
+    device_selector: DeviceTaintSelector | None = None
+    taint: Taint = Taint()
+
+
+class DeviceTaintRule(Struct, frozen=True):
+    """Taints devices without the driver's help."""
+
+    api_version: str = _written("resource.k8s.io/v1")
+    kind: str = _written("DeviceTaintRule")
+    metadata: ObjectMeta = ObjectMeta()
+    spec: DeviceTaintRuleSpec = DeviceTaintRuleSpec()
+
+
+# -- where drivers and pods run: Node ----------------------------------------------------------------
+
+
+class NodeTaint(Struct, frozen=True):
+    """Keeps pods without a matching toleration off a node."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class NodeSpec(Struct, frozen=True):
+    """What an administrator decided about a node."""
+
+    unschedulable: bool = False
+    taints: tuple[NodeTaint, ...] = ()
+
+
+class NodeInfo(Struct, frozen=True):
+    """Which software a node runs."""
+
+    kubelet_version: str = ""
+    container_runtime_version: str = ""
+    kernel_version: str = ""
+    os_image: str = ""
+
+
+class NodeStatus(Struct, frozen=True):
+    """What the kubelet reports of its node: its software, and what it has to give."""
+
+    node_info: NodeInfo = NodeInfo()
+    declared_features: tuple[str, ...] = ()
+    capacity: dict[str, Quantity] = {}
+    allocatable: dict[str, Quantity] = {}
+
+
+class Node(Struct, frozen=True):
+    """A node of the cluster."""
+
+    api_version: str = _written("v1")
+    kind: str = _written("Node")
+    metadata: ObjectMeta = ObjectMeta()
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+# -- between wire and values --------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=4096)
+def _quantity_of(value: str | int) -> Quantity:
+    """Dumps repeat a few quantities a hundred thousand times; they are immutable."""
+    return Quantity(value)
+
+
+def _decode(kind: type[Any], value: Any) -> Any:
+    if kind is Quantity:
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise QuantityError("a quantity is a text or a whole number", repr(value), 0)
+        return _quantity_of(value)
+    raise NotImplementedError(f"no decoder for {kind}")
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, Quantity):
+        return str(value)
+    raise NotImplementedError(f"no encoder for {type(value)}")
+
+
+def _without_nulls(value: Any) -> Any:
+    """Kubernetes treats ``null`` like an absent field; so do we, before strict typing."""
+    if isinstance(value, dict):
+        return {k: _without_nulls(v) for k, v in value.items() if v is not None}
+    if isinstance(value, list):
+        return [_without_nulls(v) for v in value]
+    return value
+
+
+def from_builtins(document: Any, kind: type[T]) -> T:
+    """Turn a parsed JSON or YAML document into *kind*.
+
+    Raises ``msgspec.ValidationError`` whose text names the path of the offending field.
+    """
+    return msgspec.convert(_without_nulls(document), kind, dec_hook=_decode, strict=True)
+
+
+def from_json(data: bytes | str, kind: type[T]) -> T:
+    """Turn JSON text into *kind*; raises ``msgspec.ValidationError`` or ``DecodeError``."""
+    try:
+        return msgspec.json.decode(data, type=kind, dec_hook=_decode)
+    except msgspec.ValidationError:
+        return from_builtins(msgspec.json.decode(data), kind)  # perhaps a null was in the way
+
+
+def to_builtins(value: Any) -> Any:
+    """Turn a value into plain dicts, lists and scalars as they stand in a manifest."""
+    return msgspec.to_builtins(value, enc_hook=_encode)
+
+
+def to_json(value: Any) -> bytes:
+    """Turn a value into compact JSON with keys in a fixed order."""
+    return msgspec.json.encode(value, enc_hook=_encode, order="deterministic")

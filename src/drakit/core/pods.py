@@ -1,0 +1,131 @@
+"""The parts of a Pod that scheduling looks at, beside the Node; the rest is dropped on reading."""
+
+from __future__ import annotations
+
+import msgspec
+
+from drakit.core.objects import (
+    Node,
+    NodeSelector,
+    NodeSelectorTerm,
+    NodeSpec,
+    NodeStatus,
+    NodeTaint,
+    ObjectMeta,
+    Struct,
+    _written,
+)
+from drakit.core.quantity import Quantity
+
+# -- pods -------------------------------------------------------------------------------------------
+
+
+class ResourceClaimUse(Struct, frozen=True):
+    """A container's use of a claim of its pod; an empty *request* means all of it."""
+
+    name: str = ""
+    request: str = ""
+
+
+class ResourceRequirements(Struct, frozen=True):
+    """What a container asks for besides devices, and the claims it uses."""
+
+    requests: dict[str, Quantity] = {}
+    limits: dict[str, Quantity] = {}
+    claims: tuple[ResourceClaimUse, ...] = ()
+
+
+class Container(Struct, frozen=True):
+    """A container of a pod."""
+
+    name: str = ""
+    restart_policy: str = ""
+    resources: ResourceRequirements = ResourceRequirements()
+
+
+class PodResourceClaim(Struct, frozen=True):
+    """A claim a pod uses: an existing one, or one made from a template."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
+class PodToleration(Struct, frozen=True):
+    """Which node taints a pod can live with."""
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class NodeAffinity(Struct, frozen=True):
+    """Where a pod must run."""
+
+    required: NodeSelector | None = msgspec.field(
+        name="requiredDuringSchedulingIgnoredDuringExecution", default=None
+    )
+
+
+class Affinity(Struct, frozen=True):
+    """Rules for a pod's node."""
+
+    node_affinity: NodeAffinity | None = None
+
+
+class PodSpec(Struct, frozen=True):
+    """What a pod wants."""
+
+    node_name: str = ""
+    node_selector: dict[str, str] = {}
+    affinity: Affinity | None = None
+    tolerations: tuple[PodToleration, ...] = ()
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    overhead: dict[str, Quantity] = {}
+    resource_claims: tuple[PodResourceClaim, ...] = ()
+
+
+class PodResourceClaimStatus(Struct, frozen=True):
+    """Which claim was made for an entry of the pod."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+
+
+class PodStatus(Struct, frozen=True):
+    """Where a pod stands."""
+
+    phase: str = ""
+    resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
+
+
+class Pod(Struct, frozen=True):
+    """A pod."""
+
+    api_version: str = _written("v1")
+    kind: str = _written("Pod")
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+__all__ = [
+    "Affinity",
+    "Container",
+    "Node",
+    "NodeAffinity",
+    "NodeSelectorTerm",
+    "NodeSpec",
+    "NodeStatus",
+    "NodeTaint",
+    "Pod",
+    "PodResourceClaim",
+    "PodResourceClaimStatus",
+    "PodSpec",
+    "PodStatus",
+    "PodToleration",
+    "ResourceClaimUse",
+    "ResourceRequirements",
+]
