@@ -1,0 +1,97 @@
+"""Reading ``/sys`` and ``/proc`` under any root into a :class:`Machine`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from drakit.core.cpuset import CpuSet
+from drakit.machine.caches import Caches, read_caches
+from drakit.machine.cgroups import read_cgroups
+from drakit.machine.identity import index_by_cpu
+from drakit.machine.kernel import read_architecture, read_cpuinfo, read_release
+from drakit.machine.kinds import Kinds, read_kinds
+from drakit.machine.model import CoreType, Cpu, Machine, NumaNode
+from drakit.machine.numa import read_nodes
+from drakit.machine.pci import read_pci_roots
+from drakit.machine.reading import Doubts, Reader
+from drakit.machine.states import CpuStates, read_states
+from drakit.machine.topology import RawIds, Topology, read_topology
+
+
+def discover(root: str = "/") -> Machine:
+    """What the machine whose ``/sys`` and ``/proc`` lie under *root* has.
+
+    Never raises for what it reads: the best answer is derived, and every doubt is in
+    ``Machine.warnings`` with the file (as on that machine) and the reason. Every CPU that any source
+    names is in ``Machine.cpus``; each online one has a core, a socket, a last-level cache and a NUMA
+    node. The result is a snapshot: call again after hotplug.
+    """
+    doubts = Doubts()
+    reader = Reader(root, doubts)
+    states = read_states(reader)
+    cpuinfo = read_cpuinfo(reader)
+    topology = read_topology(reader, states.online, cpuinfo)
+    caches = read_caches(reader, topology, states.online)
+    nodes = read_nodes(reader, states, topology)
+    kinds = read_kinds(reader, states.online, topology, caches.all)
+    return Machine(
+        cpus=tuple(_cpus(states, topology, caches, nodes, kinds)),
+        numa_nodes=nodes,
+        caches=caches.all,
+        llcs=caches.last,
+        pci_roots=read_pci_roots(reader, states.online, nodes),
+        possible=states.possible,
+        present=states.present,
+        online=states.online,
+        isolated=states.isolated,
+        nohz_full=states.nohz_full,
+        smt_active=any(len(core) > 1 for core in topology.cores),
+        architecture=read_architecture(reader, cpuinfo),
+        kernel_release=read_release(reader),
+        cgroups=read_cgroups(reader),
+        warnings=doubts.warnings(),
+    )
+
+
+def _cpus(
+    states: CpuStates,
+    topology: Topology,
+    caches: Caches,
+    nodes: Iterable[NumaNode],
+    kinds: Kinds,
+) -> Iterator[Cpu]:
+    core_of, socket_of = index_by_cpu(topology.cores), index_by_cpu(topology.sockets)
+    die_of, cluster_of = index_by_cpu(topology.dies), index_by_cpu(topology.clusters)
+    llc_of = index_by_cpu([cache.cpus for cache in caches.last])
+    node_of = {cpu: node.id for node in nodes for cpu in node.cpus}
+    nothing = RawIds()
+    online = set(states.online)
+    raw_of = {
+        cpu: topology.raw[leader] for leader, core in topology.leaders.items() for cpu in core
+    }
+    for cpu in states.known:
+        core = core_of.get(cpu)
+        siblings = CpuSet([cpu]) if core is None else topology.cores[core]
+        raw = raw_of.get(cpu, nothing)
+        llc = llc_of.get(cpu)
+        yield Cpu(
+            id=cpu,
+            online=cpu in online,
+            socket=socket_of.get(cpu),
+            die=die_of.get(cpu),
+            cluster=cluster_of.get(cpu),
+            core=core,
+            llc=llc,
+            numa_node=node_of.get(cpu),
+            siblings=siblings,
+            core_type=kinds.core_type.get(cpu, CoreType.STANDARD),
+            isolated=cpu in states.isolated,
+            nohz_full=cpu in states.nohz_full,
+            capacity=kinds.capacity.get(cpu),
+            max_frequency_khz=kinds.max_frequency_khz.get(cpu),
+            raw_socket=raw.socket,
+            raw_die=raw.die,
+            raw_cluster=raw.cluster,
+            raw_core=raw.core,
+            raw_llc=None if llc is None else caches.last[llc].raw_id,
+        )

@@ -1,0 +1,203 @@
+"""NUMA nodes: their CPUs, memory, distances and hugepages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from drakit.core.cpuset import EMPTY, CpuSet
+from drakit.machine.model import HugepagePool, NumaNode
+from drakit.machine.reading import Reader, parse_number
+from drakit.machine.states import CPU, CpuStates
+from drakit.machine.topology import Topology
+
+NODE: Final = "/sys/devices/system/node"
+_POOLS: Final = "/sys/kernel/mm/hugepages"
+_MAX_NODES: Final = 4096
+"""Four times what a kernel can be built for (``NODES_SHIFT`` is at most 10)."""
+_LOCAL, _REMOTE = 10, 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    total: int
+    free: int
+
+
+def read_nodes(reader: Reader, states: CpuStates, topology: Topology) -> tuple[NumaNode, ...]:
+    """All nodes; together they hold every known CPU that any source places, and all online ones."""
+    ids = reader.numbered(NODE, "node", _MAX_NODES)
+    if not ids:
+        return (_only_node(reader, states),)
+    members = _Members(reader, states, topology)
+    for node in ids:
+        members.take_list(node)
+    members.place_others()
+    nodes = sorted({*ids, *members.cpus})
+    alone = len(nodes) == 1
+    return tuple(
+        NumaNode(
+            id=node,
+            cpus=members.cpus.get(node, EMPTY),
+            memory_bytes=(memory := _memory(reader, node)).total,
+            memory_free_bytes=memory.free,
+            distances=_distances(reader, node, ids, nodes),
+            hugepages=_hugepages(reader, node, alone=alone),
+        )
+        for node in nodes
+    )
+
+
+def _only_node(reader: Reader, states: CpuStates) -> NumaNode:
+    """Without a node directory (no ``CONFIG_NUMA``) the machine is one node."""
+    if states.known:
+        reader.doubts.note(NODE, "missing or empty; the machine is taken as one NUMA node")
+    text = reader.text("/proc/meminfo")
+    if text is None:
+        reader.doubts.note("/proc/meminfo", "missing; the amount of memory is unknown")
+    memory = _parse_meminfo(text or "", "")
+    return NumaNode(
+        id=0,
+        cpus=states.known,
+        memory_bytes=memory.total,
+        memory_free_bytes=memory.free,
+        distances={0: _LOCAL},
+        hugepages=_read_pools(reader, _POOLS),
+    )
+
+
+class _Members:
+    """Which CPUs belong to which node; no CPU belongs to two."""
+
+    def __init__(self, reader: Reader, states: CpuStates, topology: Topology) -> None:
+        self._reader = reader
+        self._states = states
+        self._topology = topology
+        self._placed = EMPTY
+        self.cpus: dict[int, CpuSet] = {}
+
+    def take_list(self, node: int) -> None:
+        """Place the CPUs a node lists; those that a lower node listed too stay there."""
+        place = f"{NODE}/node{node}"
+        listed = self._reader.cpus(f"{place}/cpulist", f"{place}/cpumap")
+        if listed is None:
+            self._reader.doubts.note(f"{place}/cpulist", "missing or unusable; CPUs asked instead")
+            return
+        unknown = listed - self._states.known
+        if unknown:
+            self._reader.doubts.note(f"{place}/cpulist", f"CPUs {unknown} do not exist; ignored")
+        twice = listed & self._placed
+        if twice:
+            self._reader.doubts.note(
+                f"{place}/cpulist", f"CPUs {twice} are in a lower node too; left there"
+            )
+        self._place(node, (listed & self._states.known) - self._placed)
+
+    def place_others(self) -> None:
+        """Place CPUs that no node lists: offline ones, and those of damaged files."""
+        for cpu in self._states.known - self._placed:
+            nodes = self._reader.numbered(f"{CPU}/cpu{cpu}", "node", _MAX_NODES)
+            if nodes:
+                if cpu in self._states.online:
+                    self._reader.doubts.note_cpu(
+                        cpu, f"/node{nodes[0]}", "exists, but the node does not list the CPU"
+                    )
+                self._place(nodes[0], CpuSet([cpu]))
+        for cpu in self._states.online - self._placed:
+            node = self._neighbours_node(cpu)
+            self._reader.doubts.note_cpu(
+                cpu, "", f"is in no NUMA node; placed in node {node} like its neighbours"
+            )
+            self._place(node, CpuSet([cpu]))
+
+    def _place(self, node: int, cpus: CpuSet) -> None:
+        self.cpus[node] = self.cpus.get(node, EMPTY) | cpus
+        self._placed |= cpus
+
+    def _neighbours_node(self, cpu: int) -> int:
+        """The node of most CPUs of the same core, socket or machine, whichever tells first."""
+        node_of = {member: node for node, cpus in self.cpus.items() for member in cpus}
+        for groups in (self._topology.cores, self._topology.sockets, (self._states.online,)):
+            for group in groups:
+                if cpu in group:
+                    votes = Counter(node_of[c] for c in group if c in node_of)
+                    if votes:
+                        return min(votes, key=lambda node: (-votes[node], node))
+        return min(self.cpus, default=0)
+
+
+def _memory(reader: Reader, node: int) -> _Memory:
+    path = f"{NODE}/node{node}/meminfo"
+    text = reader.text(path)
+    if text is None:
+        reader.doubts.note(path, "missing; the node is taken as having no memory")
+        return _Memory(0, 0)
+    memory = _parse_meminfo(text, f"Node {node} ")
+    if "MemTotal:" not in text:
+        reader.doubts.note(path, "tells no MemTotal; the node is taken as having no memory")
+    return memory
+
+
+def _parse_meminfo(text: str, prefix: str) -> _Memory:
+    found = {"MemTotal": 0, "MemFree": 0}
+    for line in text.splitlines():
+        key, _, value = line.strip().removeprefix(prefix).partition(":")
+        if key in found:
+            amount = parse_number(value.replace("kB", ""))
+            if amount is not None and 0 <= amount < 1 << 50:
+                found[key] = amount * 1024
+    return _Memory(found["MemTotal"], found["MemFree"])
+
+
+def _distances(
+    reader: Reader, node: int, listed: list[int], nodes: Iterable[int]
+) -> dict[int, int]:
+    """Distances to all nodes. The file has one number per node directory, in ascending order."""
+    assumed = {other: _LOCAL if other == node else _REMOTE for other in nodes}
+    if len(assumed) == 1:
+        return assumed
+    path = f"{NODE}/node{node}/distance"
+    text = reader.text(path)
+    if text is None:
+        reader.doubts.note(path, f"missing; assumed {_LOCAL} for itself, {_REMOTE} for others")
+        return assumed
+    numbers = [parse_number(word) for word in text.replace("\0", " ").split()]
+    if len(numbers) != len(listed) or any(n is None or not 0 < n < 1 << 31 for n in numbers):
+        reader.doubts.note(path, f"not one distance per node; assumed {_LOCAL} and {_REMOTE}")
+        return assumed
+    told = {other: n for other, n in zip(listed, numbers, strict=True) if n is not None}
+    return assumed | told
+
+
+def _hugepages(reader: Reader, node: int, *, alone: bool) -> tuple[HugepagePool, ...]:
+    """Pools of a node; of the whole machine if it has one node and the kernel no pools per node."""
+    pools = _read_pools(reader, f"{NODE}/node{node}/hugepages")
+    if not pools and alone:
+        return _read_pools(reader, _POOLS)
+    return pools
+
+
+def _read_pools(reader: Reader, place: str) -> tuple[HugepagePool, ...]:
+    pools: dict[int, HugepagePool] = {}
+    for name in reader.names(place):
+        size = parse_number(name.removeprefix("hugepages-").removesuffix("kB"))
+        if not name.startswith("hugepages-") or size is None or not 0 < size < 1 << 40:
+            continue
+        counts = _counts(reader, f"{place}/{name}")
+        pools[size] = HugepagePool(
+            size * 1024, counts["nr"], min(counts["free"], counts["nr"]), counts["surplus"]
+        )
+    return tuple(pools[size] for size in sorted(pools))
+
+
+def _counts(reader: Reader, place: str) -> Mapping[str, int]:
+    counts = {"nr": 0, "free": 0, "surplus": 0}
+    for key in counts:
+        value = reader.number(f"{place}/{key}_hugepages")
+        if value is None or not 0 <= value < 1 << 50:
+            reader.doubts.note(f"{place}/{key}_hugepages", "missing or unusable; taken as 0")
+        else:
+            counts[key] = value
+    return counts

@@ -1,0 +1,75 @@
+"""PCI host bridges and what is local to them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from drakit.core.cpuset import CpuSet
+from drakit.machine.model import NumaNode, PciRoot
+from drakit.machine.reading import Reader
+
+_ROOT: Final = re.compile(r"pci([0-9a-f]{4,8}:[0-9a-f]{2})")
+_DEVICE: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
+
+def read_pci_roots(
+    reader: Reader, online: CpuSet, nodes: Iterable[NumaNode]
+) -> tuple[PciRoot, ...]:
+    """All host bridges, by name. On a machine without PCI there are none."""
+    return tuple(
+        _read_root(reader, place, online, list(nodes))
+        for _, place in sorted(_places(reader).items())
+    )
+
+
+def _places(reader: Reader) -> dict[str, str]:
+    """Directories of the host bridges by name.
+
+    They lie directly under ``/sys/devices`` where firmware is ACPI, below a platform device with a
+    device tree, below a PCI device for Intel VMD.
+    """
+    places = {
+        name: f"/sys/devices/{name}"
+        for name in reader.names("/sys/devices")
+        if _ROOT.fullmatch(name)
+    }
+    for bus in reader.names("/sys/class/pci_bus"):
+        target = reader.link(f"/sys/class/pci_bus/{bus}") or ""
+        inside = target.partition("devices/")[2]
+        parts = inside.split("/")
+        for depth in range(len(parts) - 1, -1, -1):
+            if _ROOT.fullmatch(parts[depth]):
+                place = "/sys/devices/" + "/".join(parts[: depth + 1])
+                places.setdefault(parts[depth], place)
+                break
+    return places
+
+
+def _read_root(reader: Reader, place: str, online: CpuSet, nodes: list[NumaNode]) -> PciRoot:
+    name = place.rsplit("/", 1)[1]
+    bus = f"{place}/pci_bus/{name.removeprefix('pci')}"
+    local = reader.cpus(f"{bus}/cpulistaffinity", f"{bus}/cpuaffinity")
+    node = _device_node(reader, place, {node.id for node in nodes})
+    if local is not None:
+        local &= online
+    if node is None and local:
+        homes = [each.id for each in nodes if local <= each.cpus]
+        node = homes[0] if homes else None
+    if not local:
+        home = next((each.cpus & online for each in nodes if each.id == node), online)
+        if local is None:
+            reader.doubts.note(f"{bus}/cpulistaffinity", f"missing; assumed CPUs {home}")
+            local = home
+    return PciRoot(name, node, local)
+
+
+def _device_node(reader: Reader, place: str, known: set[int]) -> int | None:
+    """The node of the bridge's devices; the bridge itself does not say."""
+    for name in reader.names(place):
+        if _DEVICE.fullmatch(name):
+            node = reader.number(f"{place}/{name}/numa_node")
+            if node is not None and node in known:
+                return node
+    return None

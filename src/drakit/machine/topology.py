@@ -1,0 +1,228 @@
+"""Cores, sockets, dies and clusters.
+
+What identifies each is the set of its CPUs (``core_cpus``, ``package_cpus``, ``die_cpus``,
+``cluster_cpus``; before Linux 5.3 ``thread_siblings`` and ``core_siblings``). Ids only break ties.
+Every CPU is asked for its core; everything above a core is asked of its lowest CPU alone, which keeps
+the number of files small: all threads of a core are in the same die, cluster and socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from drakit.core.cpuset import CpuSet
+from drakit.machine.agreement import agree, agree_on_cores
+from drakit.machine.identity import ranked
+from drakit.machine.kernel import CpuInfo
+from drakit.machine.reading import Reader
+from drakit.machine.states import CPU
+
+_UNKNOWN_CLUSTER = 65535
+"""arm64 says this for "no cluster" (-1 cut to 16 bits)."""
+
+Names = tuple[tuple[str, str], ...]
+_CORE: Names = (("core_cpus_list", "core_cpus"), ("thread_siblings_list", "thread_siblings"))
+_SOCKET: Names = (("package_cpus_list", "package_cpus"), ("core_siblings_list", "core_siblings"))
+_DIE: Names = (("die_cpus_list", "die_cpus"),)
+_CLUSTER: Names = (("cluster_cpus_list", "cluster_cpus"),)
+
+
+@dataclass(frozen=True, slots=True)
+class RawIds:
+    """What firmware calls the parts a core belongs to; ``None`` where it does not say."""
+
+    socket: int | None = None
+    die: int | None = None
+    cluster: int | None = None
+    core: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Groups of online CPUs, each tuple ordered by lowest CPU; raw ids by the core's lowest CPU."""
+
+    cores: tuple[CpuSet, ...] = ()
+    sockets: tuple[CpuSet, ...] = ()
+    dies: tuple[CpuSet, ...] = ()
+    clusters: tuple[CpuSet, ...] = ()
+    raw: Mapping[int, RawIds] = field(default_factory=dict)
+    leaders: Mapping[int, CpuSet] = field(default_factory=dict)
+    """Cores by their lowest CPU."""
+
+
+def read_topology(reader: Reader, online: CpuSet, cpuinfo: CpuInfo) -> Topology:
+    """The parts of the machine; every online CPU gets a core and a socket."""
+    survey = _Survey(reader, online, cpuinfo)
+    cores = survey.cores()
+    leaders = {core.min(): core for core in cores}
+    raw = {leader: survey.raw_ids(leader) for leader in leaders}
+    sockets = survey.sockets(leaders, raw)
+    socket_of = {cpu: socket for socket in sockets for cpu in socket}
+    dies = survey.inner("die", _DIE, leaders, {k: r.die for k, r in raw.items()}, socket_of)
+    clusters = survey.inner(
+        "cluster", _CLUSTER, leaders, {k: r.cluster for k, r in raw.items()}, socket_of
+    )
+    return Topology(cores, sockets, dies, clusters, raw, leaders)
+
+
+class _Survey:
+    """Asks the CPUs, and remembers which spelling of a file name this kernel has."""
+
+    def __init__(self, reader: Reader, online: CpuSet, cpuinfo: CpuInfo) -> None:
+        self._reader = reader
+        self._online = online
+        self._info = cpuinfo
+        self._first_choice: dict[Names, int] = {}
+
+    # -- files ------------------------------------------------------------------------------
+
+    def _claim(self, cpu: int, names: Names) -> CpuSet | None:
+        """The set of online CPUs that *cpu* names, itself included."""
+        place = f"{CPU}/cpu{cpu}/topology/"
+        start = self._first_choice.get(names, 0)
+        for step in range(2 * len(names)):
+            choice = (start + step) % (2 * len(names))
+            name = names[choice // 2][choice % 2]
+            found = (self._reader.cpu_mask if choice % 2 else self._reader.cpu_list)(place + name)
+            if found is None:
+                continue
+            self._first_choice.setdefault(names, choice)
+            if cpu in found:
+                return found if found <= self._online else found & self._online
+            self._reader.doubts.note_cpu(
+                cpu, f"/topology/{name}", "does not name the CPU itself; not believed"
+            )
+            return None
+        return None
+
+    def _claims(self, names: Names, ids: Mapping[int, Hashable | None]) -> dict[int, CpuSet | None]:
+        """What cores say about the part they belong to.
+
+        A core is not asked if an earlier one with the same id named it: two sources agree already.
+        """
+        claims: dict[int, CpuSet | None] = {}
+        heard: dict[Hashable, CpuSet] = {}
+        for cpu, name in ids.items():
+            claim = None if name is None else heard.get(name)
+            if claim is None or cpu not in claim:
+                claim = self._claim(cpu, names)
+                if name is not None and claim is not None:
+                    heard[name] = claim
+            claims[cpu] = claim
+        return claims
+
+    def raw_ids(self, cpu: int) -> RawIds:
+        """Ids of one CPU, from its topology directory or else from ``/proc/cpuinfo``."""
+        place = f"{CPU}/cpu{cpu}/topology/"
+        socket, core = self._id(place + "physical_package_id"), self._id(place + "core_id")
+        cluster = _known(self._reader.optional_number(place, "cluster_id"))
+        if socket is None or core is None:
+            told = self._info.ids(cpu)
+            socket, core = (
+                (told.socket if socket is None else socket),
+                (told.core if core is None else core),
+            )
+        die = _known(self._reader.optional_number(place, "die_id"))
+        return RawIds(socket, die, None if cluster == _UNKNOWN_CLUSTER else cluster, core)
+
+    def _id(self, path: str) -> int | None:
+        return _known(self._reader.number(path))
+
+    # -- groups -----------------------------------------------------------------------------
+
+    def cores(self) -> tuple[CpuSet, ...]:
+        """Threads of each core."""
+        claims = {cpu: self._claim(cpu, _CORE) for cpu in self._online}
+        unclear = [cpu for cpu, claim in claims.items() if claim is None]
+        result = agree(claims, {}) if not unclear else None
+        if result is None or result.disputed:
+            result = agree(claims, {cpu: self._core_name(cpu) for cpu in self._online})
+        for cpu in unclear:
+            self._reader.doubts.note_cpu(
+                cpu, "/topology", "does not tell its core; derived from its siblings and ids"
+            )
+        self._dispute(result.disputed, _CORE, "core")
+        cores = result.groups
+        if self._info.has_compute_units:
+            cores = tuple(part for core in cores for part in self._split_unit(core))
+        return ranked(cores)
+
+    def _core_name(self, cpu: int) -> Hashable | None:
+        ids = self.raw_ids(cpu)
+        return None if ids.core is None else (ids.socket, ids.die, ids.core)
+
+    def _split_unit(self, core: CpuSet) -> Iterable[CpuSet]:
+        """The cores of an AMD compute unit.
+
+        Families 15h and 16h list the two cores of a unit as threads of one core; their ``core_id``
+        tells them apart. They share the front end and L2, not the integer core.
+        """
+        by_id: dict[int | None, list[int]] = {}
+        for cpu in core:
+            by_id.setdefault(self._id(f"{CPU}/cpu{cpu}/topology/core_id"), []).append(cpu)
+        return (CpuSet(cpus) for cpus in by_id.values())
+
+    def sockets(
+        self, leaders: Mapping[int, CpuSet], raw: Mapping[int, RawIds]
+    ) -> tuple[CpuSet, ...]:
+        """Sockets; CPUs that do not tell are all in one socket, unless their ids differ."""
+        ids = {leader: raw[leader].socket for leader in leaders}
+        claims = self._claims(_SOCKET, ids)
+        unclear = [leader for leader, claim in claims.items() if claim is None]
+        known = [name for name in ids.values() if name is not None]
+        for leader in unclear:
+            self._reader.doubts.note_cpu(
+                leader, "/topology", "does not tell its socket; derived from ids and neighbours"
+            )
+            if ids[leader] is None:
+                ids[leader] = min(known, default=0)
+        result = agree_on_cores(claims, leaders, ids)
+        self._dispute(result.disputed, _SOCKET, "socket")
+        self._doubt_equal_sockets(result.groups, raw)
+        return ranked(result.groups)
+
+    def _doubt_equal_sockets(self, sockets: Iterable[CpuSet], raw: Mapping[int, RawIds]) -> None:
+        """Two sockets with one id: seen where ``core_siblings`` stops at a NUMA node (Linux 3.10)."""
+        seen: dict[int, CpuSet] = {}
+        for socket in sockets if self._info.is_x86 else ():
+            name = raw[socket.min()].socket
+            if name is not None and seen.setdefault(name, socket) is not socket:
+                self._reader.doubts.note(
+                    f"{CPU}/cpu{socket.min()}/topology/physical_package_id",
+                    f"CPUs {seen[name]} and {socket} both say socket {name}, but do not name each "
+                    "other; kept apart",
+                )
+
+    def inner(
+        self,
+        what: str,
+        names: Names,
+        leaders: Mapping[int, CpuSet],
+        ids: Mapping[int, int | None],
+        socket_of: Mapping[int, CpuSet],
+    ) -> tuple[CpuSet, ...]:
+        """Dies or clusters: parts of a socket that exist only where they have an id."""
+        known = {leader: (socket_of[leader].min(), n) for leader, n in ids.items() if n is not None}
+        claims = self._claims(names, known)
+        for leader, claim in claims.items():
+            home = socket_of[leader]
+            if claim is not None and not claim <= home:
+                claims[leader] = claim & home
+        result = agree_on_cores(claims, leaders, known)
+        self._dispute(result.disputed, names, what)
+        return ranked(result.groups)
+
+    def _dispute(self, cpus: CpuSet, names: Names, what: str) -> None:
+        choice = self._first_choice.get(names, 0)
+        for cpu in cpus:
+            self._reader.doubts.note_cpu(
+                cpu,
+                f"/topology/{names[choice // 2][choice % 2]}",
+                f"contradicts what other CPUs say about this {what}; settled by majority and ids",
+            )
+
+
+def _known(value: int | None) -> int | None:
+    """An id; negative ones stand for "unknown"."""
+    return None if value is None or value < 0 else value
