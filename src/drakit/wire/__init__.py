@@ -1,0 +1,1 @@
+"""The outside protocols, each alone: ``kubelet``, ``kube``, ``nri`` and ``cdi``."""

@@ -1,0 +1,35 @@
+"""The kubelet's side of DRA: registration, claims and health over unix sockets."""
+
+from drakit.wire.kubelet.calls import request_id
+from drakit.wire.kubelet.plugin import DEFAULT_KUBELET_ROOT, KubeletPlugin
+from drakit.wire.kubelet.sockets import SocketInUseError, SocketPathError
+from drakit.wire.kubelet.values import (
+    CALL_SECONDS,
+    CallRecord,
+    ClaimError,
+    ClaimRef,
+    DeviceHealth,
+    DraHandler,
+    Health,
+    PreparedDevice,
+    RegistrationPhase,
+    RegistrationState,
+)
+
+__all__ = [
+    "CALL_SECONDS",
+    "DEFAULT_KUBELET_ROOT",
+    "CallRecord",
+    "ClaimError",
+    "ClaimRef",
+    "DeviceHealth",
+    "DraHandler",
+    "Health",
+    "KubeletPlugin",
+    "PreparedDevice",
+    "RegistrationPhase",
+    "RegistrationState",
+    "SocketInUseError",
+    "SocketPathError",
+    "request_id",
+]

@@ -1,0 +1,234 @@
+"""Sockets on the file system: their names, their length, whose they are.
+
+Three facts shape this module. A path longer than 107 bytes cannot be a unix socket. Binding the
+usual way (asyncio, grpc) removes whatever lies at the path, also the socket of a process that is
+alive. And a process that was killed leaves its sockets behind, which the kubelet then dials for
+ever.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import socket
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from drakit.core import atomicfile
+
+LONGEST_PATH: Final = 107
+"""``sun_path`` holds 108 bytes, one of them for the final NUL."""
+
+LOCK_NAME: Final = "sockets.lock"
+"""In the plugin directory; held while an instance looks for and binds its sockets."""
+
+RECORD_NAME: Final = "sockets.list"
+"""In the plugin directory: the sockets instances of this driver have bound, one path a line.
+
+A hashed name does not tell whose it is; only what stands here is ours to remove."""
+
+_POD_UID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+
+
+class SocketPathError(ValueError):
+    """No socket can be made at the place the options lead to."""
+
+
+class SocketInUseError(RuntimeError):
+    """A living process answers on the socket this instance should use."""
+
+
+def service_socket(plugin_dir: str, instance_uid: str | None) -> str:
+    """Where the driver serves the kubelet's calls: ``dra.sock``, or a name of this instance only.
+
+    The first that fits of ``dra-<uid>.sock``, ``dra-<hash>.sock``, ``<hash>.sock``. Raises
+    :class:`SocketPathError` when none does.
+    """
+    if instance_uid is None:
+        names = ["dra.sock"]
+    else:
+        short = _digest(instance_uid.encode(), 8)
+        names = [f"dra-{instance_uid}.sock", f"dra-{short}.sock", f"{short}.sock"]
+    return _first_fitting(plugin_dir, names, "the plugin directory")
+
+
+def registration_socket(registry_dir: str, driver: str, instance_uid: str | None) -> str:
+    """Where the kubelet finds the plugin, by the naming scheme of the Go helper (1.37).
+
+    Raises :class:`SocketPathError` when no name of the scheme fits.
+    """
+    if instance_uid is None:
+        names = [f"{driver}-reg.sock"]
+    else:
+        both = f"{driver}\0{instance_uid}".encode()
+        names = [
+            f"{driver}-{instance_uid}-reg.sock",
+            f"{driver}-{_digest(instance_uid.encode(), 8)}-reg.sock",
+            f"dra-{_digest(both, 16)}-reg.sock",
+        ]
+    return _first_fitting(registry_dir, names, "the kubelet's registration directory")
+
+
+def _digest(data: bytes, size: int) -> str:
+    digest = hashlib.sha256(data).digest()[:size]
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def _first_fitting(directory: str, names: list[str], what: str) -> str:
+    paths = [os.path.join(directory, name) for name in names]
+    for path in paths:
+        if len(os.fsencode(path)) <= LONGEST_PATH:
+            return path
+    shortest = min(len(os.fsencode(path)) for path in paths)
+    raise SocketPathError(
+        f"{paths[-1]} has {shortest} bytes, a unix socket may have {LONGEST_PATH}: choose a "
+        f"shorter path for {what} {directory} (a bind mount of it will do), "
+        f"{shortest - LONGEST_PATH} bytes less"
+    )
+
+
+@dataclass(slots=True)
+class BoundSocket:
+    """A listening socket and the file it is known by."""
+
+    path: str
+    listening: socket.socket
+    identity: tuple[int, int]
+
+    def is_in_place(self) -> bool:
+        """Whether the path still leads here: nobody removed or replaced the file."""
+        return _identity(self.path) == self.identity
+
+    def remove_file(self) -> None:
+        """Remove the file if it still is ours; never that of an instance that took our place."""
+        if self.is_in_place():
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path)
+
+
+def bind(path: str) -> BoundSocket:
+    """Listen at *path*. A file of a dead process is replaced, that of a living one is not.
+
+    The caller holds the lock of :data:`LOCK_NAME`, so that two instances starting at once do not
+    take each other's sockets. Raises :class:`SocketInUseError`, :class:`SocketPathError` when
+    something else than a socket is in the way, and ``OSError``.
+    """
+    remove_if_dead(path)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        listening.bind(path)
+    except BaseException as problem:
+        listening.close()
+        if isinstance(problem, OSError) and problem.errno == errno.EADDRINUSE:
+            raise _not_replaceable(path) from None
+        raise
+    try:
+        # Before listen(), so nobody else can have connected: only root and we may talk here.
+        os.chmod(path, 0o600)
+        identity = _identity(path)
+        assert identity is not None
+        listening.listen(128)
+    except BaseException:
+        listening.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        raise
+    return BoundSocket(path, listening, identity)
+
+
+def _not_replaceable(path: str) -> Exception:
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            return SocketPathError(f"{path} is in the way and is not a socket; remove it")
+    return SocketInUseError(
+        f"another instance already answers on {path}: end it first, or give each instance its own "
+        f"instance UID (the pod's UID) so that both can run during a rolling update"
+    )
+
+
+def remove_if_dead(path: str) -> bool:
+    """Remove the socket file *path* if no process listens on it; says whether it was removed."""
+    if not _refuses(path):
+        return False
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    return True
+
+
+def _refuses(path: str) -> bool:
+    """Whether *path* is a socket nobody listens on.
+
+    Only a refused connection says so. A full backlog (EAGAIN) or a missing permission means that
+    somebody is there.
+    """
+    try:
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            return False
+    except FileNotFoundError:
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        return probe.connect_ex(path) == errno.ECONNREFUSED
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def record(plugin_dir: str, path: str) -> None:
+    """Remember that an instance of this driver is about to bind *path*. Under the lock."""
+    known = set(recorded(plugin_dir))
+    _write_record(plugin_dir, known | {path})
+
+
+def recorded(plugin_dir: str) -> list[str]:
+    """The sockets instances of this driver have bound and not yet been seen without."""
+    try:
+        with open(os.path.join(plugin_dir, RECORD_NAME), encoding="utf-8") as file:
+            return [line for line in file.read().splitlines() if line]
+    except FileNotFoundError:
+        return []
+
+
+def clean_stale(plugin_dir: str, registry_dir: str, driver: str) -> list[str]:
+    """Remove the sockets that dead instances of *driver* left behind. Under the lock.
+
+    Looks at the recorded ones, and at those named by the unhashed scheme, which other
+    implementations of the same driver use. Returns what was removed.
+    """
+    candidates = {*recorded(plugin_dir), *_named(registry_dir, driver), *_services(plugin_dir)}
+    removed = [path for path in sorted(candidates) if remove_if_dead(path)]
+    _write_record(plugin_dir, (p for p in recorded(plugin_dir) if os.path.lexists(p)))
+    return removed
+
+
+def _named(registry_dir: str, driver: str) -> list[str]:
+    pattern = re.compile(rf"{re.escape(driver)}(-{_POD_UID})?-reg\.sock")
+    return [
+        os.path.join(registry_dir, name)
+        for name in os.listdir(registry_dir)
+        if pattern.fullmatch(name)
+    ]
+
+
+def _services(plugin_dir: str) -> list[str]:
+    pattern = re.compile(rf"dra(-{_POD_UID})?\.sock")
+    return [
+        os.path.join(plugin_dir, name) for name in os.listdir(plugin_dir) if pattern.fullmatch(name)
+    ]
+
+
+def _write_record(plugin_dir: str, paths: Iterable[str]) -> None:
+    wanted = sorted(paths)
+    if wanted != recorded(plugin_dir):
+        text = "".join(f"{path}\n" for path in wanted)
+        atomicfile.write_atomic(os.path.join(plugin_dir, RECORD_NAME), text.encode(), 0o600)
