@@ -1,0 +1,120 @@
+"""Every call of every NRI version becomes one value."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drakit.wire.nri import nri_pb2
+from drakit.wire.nri.events import (
+    CONTAINER_METHODS,
+    PLUGIN_SERVICE_NAME,
+    POD_METHODS,
+    Call,
+    Configure,
+    ContainerChange,
+    CreateContainer,
+    Ignored,
+    PodChange,
+    StopContainer,
+    Synchronize,
+    UpdateContainer,
+    decode_call,
+    encode_call,
+    encode_state_change,
+)
+from drakit.wire.nri.session import Code, StatusError
+from drakit.wire.nri.values import Resources
+
+from . import wire
+
+changes = st.one_of(
+    st.builds(PodChange, event=st.sampled_from(list(POD_METHODS.values())), pod=wire.pods),
+    st.builds(
+        ContainerChange,
+        event=st.sampled_from(list(CONTAINER_METHODS.values())),
+        pod=wire.pods,
+        container=wire.containers,
+    ),
+)
+unset = st.builds(Resources, cpus=wire.text, shares=st.none() | st.integers(1, 2**63))
+calls = st.one_of(
+    changes,
+    st.builds(CreateContainer, pod=wire.pods, container=wire.containers),
+    st.builds(StopContainer, pod=wire.pods, container=wire.containers),
+    st.builds(UpdateContainer, pod=wire.pods, container=wire.containers, resources=unset),
+    st.builds(
+        Synchronize,
+        pods=st.lists(wire.pods, max_size=2).map(tuple),
+        containers=st.lists(wire.containers, max_size=2).map(tuple),
+        more=st.booleans(),
+    ),
+    st.builds(
+        Configure,
+        config=wire.text,
+        runtime_name=wire.text,
+        request_timeout=st.none() | st.integers(1, 9999).map(lambda ms: ms / 1000),
+    ),
+    st.sampled_from([Ignored(method="Shutdown"), Ignored(method="ValidateContainerAdjustment")]),
+)
+
+
+@given(calls)
+def test_calls_round_trip(call: Call) -> None:
+    assert decode_call(PLUGIN_SERVICE_NAME, *encode_call(call)) == call
+
+
+@given(changes)
+def test_old_and_new_ways_of_telling_mean_the_same(call: PodChange | ContainerChange) -> None:
+    old = decode_call(PLUGIN_SERVICE_NAME, *encode_state_change(call))
+    new = decode_call(PLUGIN_SERVICE_NAME, *encode_call(call))
+    assert old == new == call
+
+
+@pytest.mark.parametrize(
+    ("service", "method", "message"),
+    [
+        ("nri.pkg.api.v1alpha1.Other", "Configure", "service nri.pkg.api.v1alpha1.Other"),
+        (PLUGIN_SERVICE_NAME, "Whatever", "method Whatever"),
+    ],
+)
+def test_the_unknown_is_unimplemented(service: str, method: str, message: str) -> None:
+    with pytest.raises(StatusError, match=message) as caught:
+        decode_call(service, method, b"")
+    assert caught.value.code == Code.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize("event", [0, 4, 14, 15, -1, 2**31 - 1])
+def test_events_of_the_future_are_ignored(event: int) -> None:
+    payload = nri_pb2.StateChangeEvent(event=event).SerializeToString()
+    assert isinstance(decode_call(PLUGIN_SERVICE_NAME, "StateChange", payload), Ignored)
+
+
+@pytest.mark.parametrize("method", ["Configure", "Synchronize", "CreateContainer", "StateChange"])
+def test_a_message_that_does_not_parse_is_an_invalid_argument(method: str) -> None:
+    with pytest.raises(StatusError, match="does not parse") as caught:
+        decode_call(PLUGIN_SERVICE_NAME, method, b"\x0a\xff\xff")
+    assert caught.value.code == Code.INVALID_ARGUMENT
+
+
+def test_empty_messages_are_valid_everywhere() -> None:
+    for method in ("Configure", "Synchronize", "CreateContainer", "UpdateContainer", "StateChange"):
+        decode_call(PLUGIN_SERVICE_NAME, method, b"")
+
+
+def test_zero_in_a_cri_update_means_not_named() -> None:
+    message = nri_pb2.UpdateContainerRequest()
+    cpu = message.linux_resources.cpu
+    for wrapper in (cpu.shares, cpu.quota, cpu.period, message.linux_resources.memory.limit):
+        wrapper.SetInParent()
+    call = decode_call(PLUGIN_SERVICE_NAME, "UpdateContainer", message.SerializeToString())
+    assert isinstance(call, UpdateContainer)
+    assert call.resources == Resources()
+
+
+def test_timeouts_are_seconds() -> None:
+    message = nri_pb2.ConfigureRequest(registration_timeout=5000, request_timeout=2000)
+    call = decode_call(PLUGIN_SERVICE_NAME, "Configure", message.SerializeToString())
+    assert isinstance(call, Configure)
+    assert (call.registration_timeout, call.request_timeout) == (5.0, 2.0)

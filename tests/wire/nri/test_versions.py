@@ -1,0 +1,94 @@
+"""What a runtime can do follows from what it says, or from what is known about its release."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drakit.wire.nri.versions import (
+    OLDEST,
+    PINNING_EVENTS,
+    Event,
+    Features,
+    NriVersion,
+    event_mask,
+    infer_version,
+)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "release", "declared", "expected"),
+    [
+        ("containerd", "v2.4.0", "v0.12.2", "0.12.2"),
+        ("containerd", "v2.4.2", "0.12.3", "0.12.3"),
+        ("containerd", "v2.2.1", "", "0.11.0"),
+        ("containerd", "2.2.0", "", "0.10.0"),
+        ("containerd", "v2.1.9", "", "0.8.0"),
+        ("containerd", "v1.7.33", "", "0.8.0"),
+        ("containerd", "v1.7.25", "", "0.6.1"),
+        ("containerd", "v1.7.13~ds1", "", "0.4.0"),
+        ("containerd", "v1.7.0", "", "0.3.0"),
+        ("containerd", "1.6.20", "", "0.2.0"),
+        ("containerd", "v2.3.1-12-gabcdef", "(devel)", "0.12.0"),
+        ("containerd", "v2.4.0-rc.1", "0.0.0-unknown", "0.12.2"),
+        ("containerd", "9.9.9", "", "0.12.2"),
+        ("cri-o", "1.34.1", "", "0.10.0"),
+        ("cri-o", "1.33.0", "", "0.9.0"),
+        ("CRI-O", "1.31.5", "", "0.6.1"),
+        ("cri-o", "nonsense", "", "0.2.0"),
+        ("other", "7.0.0", "", "0.2.0"),
+        ("other", "7.0.0", "v0.9.1-0.2025", "0.9.1"),
+        ("", "", "", "0.2.0"),
+    ],
+)
+def test_versions(runtime: str, release: str, declared: str, expected: str) -> None:
+    assert str(infer_version(runtime, release, declared)) == expected
+
+
+@given(st.text(max_size=30), st.text(max_size=30), st.text(max_size=30))
+def test_any_text_gives_a_version(runtime: str, release: str, declared: str) -> None:
+    assert infer_version(runtime, release, declared) >= (0, 0, 0)
+
+
+def test_an_unknown_runtime_is_taken_for_the_oldest() -> None:
+    features = Features.of(infer_version("unheard-of", "", ""))
+    assert infer_version("unheard-of", "", "") == OLDEST
+    assert not features.unsolicited_updates
+    assert not features.reports_cdi_devices
+    assert not features.memory_policy
+    assert features.known_events == 0x7FF
+
+
+@pytest.mark.parametrize(
+    ("version", "pushes", "cdi", "events"),
+    [
+        ((0, 9, 9), False, False, 0x7FF),
+        ((0, 10, 0), False, False, 0x3FFF),
+        ((0, 11, 0), False, False, 0x3FFF),
+        ((0, 12, 0), False, True, 0x3FFF),
+        ((0, 12, 1), True, True, 0x3FFF),
+        ((1, 0, 0), True, True, 0x3FFF),
+    ],
+)
+def test_features(version: tuple[int, int, int], pushes: bool, cdi: bool, events: int) -> None:
+    features = Features.of(NriVersion(*version))
+    assert features.unsolicited_updates is pushes
+    assert features.reports_cdi_devices is cdi
+    assert features.known_events == events
+
+
+def test_bits_are_those_of_nri() -> None:
+    assert Event.CREATE_CONTAINER.bit == 0x8
+    assert Event.VALIDATE_CONTAINER_ADJUSTMENT.bit == 0x2000
+    old = Features.of(OLDEST)
+    assert event_mask(PINNING_EVENTS, old) == 0x6EC
+    assert event_mask(frozenset(Event), old) == 0x7FF
+    assert event_mask(frozenset(Event), Features.of(NriVersion(0, 10))) == 0x3FFF
+
+
+def test_a_mask_of_zero_would_mean_everything_and_is_never_made() -> None:
+    with pytest.raises(ValueError, match="no use"):
+        event_mask(frozenset(), Features.of(OLDEST))
+    with pytest.raises(ValueError, match="no use"):
+        event_mask(frozenset({Event.VALIDATE_CONTAINER_ADJUSTMENT}), Features.of(OLDEST))
