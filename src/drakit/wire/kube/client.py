@@ -1,0 +1,445 @@
+"""Requests to the API server: get, list, watch, create, update, patch, apply, delete."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, Generic, Self, TypeVar
+
+import msgspec
+
+from drakit import __version__
+from drakit.core import objects
+from drakit.wire.kube.config import Cluster
+from drakit.wire.kube.credentials import Certificate
+from drakit.wire.kube.endpoint import query
+from drakit.wire.kube.errors import (
+    LONGEST_RETRY_AFTER,
+    ApiError,
+    Busy,
+    Gone,
+    ProtocolError,
+    Unauthorized,
+    api_error,
+    failure_from_status,
+)
+from drakit.wire.kube.http import Headers, Limits, Pool, Request, Response
+from drakit.wire.kube.resources import Object, Resource
+from drakit.wire.kube.tls import TlsContexts
+from drakit.wire.kube.watching import LineSplitter, WatchEvent, parse_event
+
+T = TypeVar("T")
+Document = Mapping[str, Any]
+
+PAGE: Final = 250
+"""Objects per page of a list. A full ResourceSlice has about 150 kB."""
+WATCH_SECONDS: Final = 300
+_PATIENCE_SECONDS: Final = 10.0
+"""The longest ``Retry-After`` that is waited out inside a request; longer ones are the caller's."""
+_TRIES: Final = 4
+
+log = logging.getLogger(__name__)
+
+
+class Patch(Enum):
+    """The ways to say a partial change, by content type."""
+
+    JSON = "application/json-patch+json"
+    MERGE = "application/merge-patch+json"
+    STRATEGIC = "application/strategic-merge-patch+json"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which objects of a kind are meant."""
+
+    namespace: str | None = None
+    fields: str = ""
+    """Field selector, e.g. ``spec.nodeName=n1,spec.driver=dra.cpu``."""
+    labels: str = ""
+
+
+EVERYTHING: Final = Selection()
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[T]):
+    """All objects selected, and the version of the whole that a watch can go on from."""
+
+    items: tuple[Object[T], ...]
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A request with what its errors need to say."""
+
+    verb: str
+    target: str
+    method: str
+    path: str
+    body: bytes = b""
+    content_type: str = "application/json"
+
+
+class Client:
+    """A client of one API server. Safe for concurrent use within one event loop.
+
+    A 401 makes it read the credential anew and try once more. A 429 or 503 with a short
+    ``Retry-After`` is waited out, a few times. Everything else is raised: what to repeat, and when,
+    is the caller's to know.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        component: str = "drakit",
+        limits: Limits | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.cluster = cluster
+        self._sleep = sleep
+        self._user_agent = f"{component}/{__version__}"
+        self._tls = TlsContexts(cluster.trust)
+        self._certificate: Certificate | None = None
+        self._pool = Pool(
+            cluster.endpoint, self._tls_context, server_name=cluster.server_name, limits=limits
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Cut all connections. Requests under way fail."""
+        self._pool.close()
+
+    # -- reading --------------------------------------------------------------------------------
+
+    async def get(
+        self, resource: Resource[T], name: str, *, namespace: str | None = None
+    ) -> Object[T]:
+        """One object; raises :class:`~drakit.wire.kube.errors.NotFound` when there is none."""
+        call = _Call(
+            "get", _target(resource, name, namespace), "GET", resource.path(namespace, name)
+        )
+        return self._object(resource, await self._json(call), call)
+
+    async def get_document(self, path: str) -> Any:
+        """A JSON document that is no object, such as ``/version``."""
+        return await self._json(_Call("get", path, "GET", path))
+
+    async def list(
+        self, resource: Resource[T], selection: Selection = EVERYTHING, *, page: int = PAGE
+    ) -> Listing[T]:
+        """All objects selected, read page by page but consistent as of one version.
+
+        When the pages expire underway (410) everything is read again in one piece.
+        """
+        try:
+            return await self._list(resource, selection, page)
+        except Gone:
+            return await self._list(resource, selection, 0)
+
+    async def _list(self, resource: Resource[T], selection: Selection, page: int) -> Listing[T]:
+        items: list[Object[T]] = []
+        target, token = str(resource), ""
+        while True:
+            parameters = [
+                ("fieldSelector", selection.fields),
+                ("labelSelector", selection.labels),
+                ("limit", str(page) if page else ""),
+                ("continue", token),
+            ]
+            path = resource.path(selection.namespace) + query(parameters)
+            call = _Call("list", target, "GET", path)
+            document = await self._json(call)
+            found, metadata = document.get("items") or [], document.get("metadata") or {}
+            if not isinstance(found, list) or not isinstance(metadata, dict):
+                raise ProtocolError(f"list of {target}: the answer is no list")
+            for item in found:
+                # Items of a list carry neither apiVersion nor kind.
+                head = {"apiVersion": resource.api_version, "kind": resource.kind}
+                items.append(self._object(resource, item, call, head))
+            token = metadata.get("continue") or ""
+            if not token:
+                return Listing(tuple(items), str(metadata.get("resourceVersion") or ""))
+
+    async def watch(
+        self,
+        resource: Resource[T],
+        selection: Selection = EVERYTHING,
+        *,
+        resource_version: str,
+        seconds: int = WATCH_SECONDS,
+        opened: Callable[[], None] = lambda: None,
+    ) -> AsyncGenerator[WatchEvent[T], None]:
+        """Events after *resource_version*, with bookmarks, until the server ends the stream.
+
+        One stream only: it ends without error after about *seconds*, and raises ``Gone`` when the
+        version is too old. *opened* is called when the server has agreed to watch.
+        :class:`~drakit.wire.kube.reflector.Reflector` makes one view of many.
+        """
+        target = str(resource)
+        parameters = [
+            ("watch", "1"),
+            ("allowWatchBookmarks", "true"),
+            ("resourceVersion", resource_version),
+            ("timeoutSeconds", str(seconds)),
+            ("fieldSelector", selection.fields),
+            ("labelSelector", selection.labels),
+        ]
+        path = resource.path(selection.namespace) + query(parameters)
+        call = _Call("watch", target, "GET", path)
+        splitter = LineSplitter(self._pool.limits.line_bytes)
+        async with self._exchange(call) as response:
+            opened()
+            # The server ends the stream after `seconds`; one that does not is not believed.
+            patience = seconds + self._pool.limits.request_seconds
+            deadline = asyncio.get_running_loop().time() + patience
+            while True:
+                async with asyncio.timeout_at(deadline):
+                    chunk = await response.chunk()
+                if chunk is None:
+                    return
+                for line in splitter.feed(chunk):
+                    yield parse_event(line, resource, target)
+
+    # -- writing --------------------------------------------------------------------------------
+
+    async def create(
+        self,
+        resource: Resource[T],
+        body: T | Document,
+        *,
+        namespace: str | None = None,
+        dry_run: bool = False,
+    ) -> Object[T]:
+        """Create an object and return what the server made of it."""
+        parameters = [("dryRun", "All" if dry_run else "")]
+        call = _Call(
+            "create",
+            _target(resource, _name_of(body), namespace),
+            "POST",
+            resource.path(namespace) + query(parameters),
+            _encode(body),
+        )
+        return self._object(resource, await self._json(call), call)
+
+    async def update(
+        self,
+        resource: Resource[T],
+        body: T | Document,
+        *,
+        name: str,
+        namespace: str | None = None,
+        subresource: str = "",
+    ) -> Object[T]:
+        """Replace an object; raises ``Conflict`` when it is not at the body's resource version."""
+        call = _Call(
+            "update",
+            _target(resource, name, namespace),
+            "PUT",
+            resource.path(namespace, name, subresource),
+            _encode(body),
+        )
+        return self._object(resource, await self._json(call), call)
+
+    async def patch(
+        self,
+        resource: Resource[T],
+        name: str,
+        change: Any,
+        *,
+        kind: Patch = Patch.MERGE,
+        namespace: str | None = None,
+        subresource: str = "",
+    ) -> Object[T]:
+        """Change parts of an object."""
+        call = _Call(
+            "patch",
+            _target(resource, name, namespace),
+            "PATCH",
+            resource.path(namespace, name, subresource),
+            _encode(change),
+            kind.value,
+        )
+        return self._object(resource, await self._json(call), call)
+
+    async def apply(
+        self,
+        resource: Resource[T],
+        body: T | Document,
+        *,
+        name: str,
+        field_manager: str,
+        namespace: str | None = None,
+        subresource: str = "",
+        force: bool = False,
+    ) -> Object[T]:
+        """Server-side apply: own exactly the fields in *body* (JSON is YAML, so it is sent as is).
+
+        *force* takes fields over from other managers; without it that is a ``Conflict``.
+        """
+        parameters = [("fieldManager", field_manager), ("force", "true" if force else "")]
+        call = _Call(
+            "patch",
+            _target(resource, name, namespace),
+            "PATCH",
+            resource.path(namespace, name, subresource) + query(parameters),
+            _encode(body),
+            "application/apply-patch+yaml",
+        )
+        return self._object(resource, await self._json(call), call)
+
+    async def delete(
+        self,
+        resource: Resource[T],
+        name: str,
+        *,
+        namespace: str | None = None,
+        uid: str = "",
+        resource_version: str = "",
+    ) -> None:
+        """Delete an object, but only that with *uid* at *resource_version*, where given.
+
+        Raises ``Conflict`` when another object has the name or it changed, ``NotFound`` when there
+        is none.
+        """
+        given = {"uid": uid, "resourceVersion": resource_version}
+        options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if preconditions := {key: value for key, value in given.items() if value}:
+            options["preconditions"] = preconditions
+        call = _Call(
+            "delete",
+            _target(resource, name, namespace),
+            "DELETE",
+            resource.path(namespace, name),
+            msgspec.json.encode(options),
+        )
+        await self._json(call)
+
+    # -- the request itself ---------------------------------------------------------------------
+
+    async def _tls_context(self) -> ssl.SSLContext:
+        return self._tls.context(self._certificate)
+
+    async def _json(self, call: _Call) -> Any:
+        """The answer as JSON, within the request's time."""
+        async with self._exchange(call) as response:
+            async with asyncio.timeout(self._pool.limits.request_seconds):
+                data = await response.body()
+        try:
+            document = msgspec.json.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ProtocolError(
+                f"{call.verb} {call.target}: the answer is no JSON: {error}"
+            ) from error
+        if not isinstance(document, dict):
+            raise ProtocolError(f"{call.verb} {call.target}: the answer is no JSON object")
+        return document
+
+    @contextlib.asynccontextmanager
+    async def _exchange(self, call: _Call) -> AsyncIterator[Response]:
+        """A successful answer to *call*: failures are raised, short waits and 401 seen to."""
+        refused = False
+        for attempt in range(1, _TRIES + 1):
+            async with contextlib.AsyncExitStack() as stack:
+                request = await self._request(call)
+                response = await stack.enter_async_context(self._pool.exchange(request))
+                if 200 <= response.status < 300:
+                    yield response
+                    return
+                error = await self._failure(call, response)
+            if isinstance(error, Unauthorized) and not refused:
+                refused = True
+                self.cluster.credentials.refused()
+                continue
+            if attempt == _TRIES or not self._worth_waiting(error):
+                raise error
+            await self._sleep(error.retry_after or 0)
+
+    @staticmethod
+    def _worth_waiting(error: ApiError) -> bool:
+        return (
+            isinstance(error, Busy)
+            and error.retry_after is not None
+            and error.retry_after <= _PATIENCE_SECONDS
+        )
+
+    async def _request(self, call: _Call) -> Request:
+        credential = await self.cluster.credentials.current()
+        if credential.certificate != self._certificate:
+            # Connections made with the old certificate would go on speaking for it.
+            self._certificate = credential.certificate
+            self._pool.drop_idle()
+        headers: list[tuple[str, str]] = [
+            ("Accept", "application/json"),
+            ("User-Agent", self._user_agent),
+        ]
+        if credential.token is not None:
+            headers.append(("Authorization", f"Bearer {credential.token}"))
+        if call.body:
+            headers.append(("Content-Type", call.content_type))
+        target = self.cluster.endpoint.prefix + call.path
+        sent: Headers = tuple(headers)
+        return Request(call.method, target, sent, call.body)
+
+    async def _failure(self, call: _Call, response: Response) -> ApiError:
+        async with asyncio.timeout(self._pool.limits.request_seconds):
+            data = await response.body()
+        try:
+            document = msgspec.json.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            document = {"message": data[:300].decode("utf-8", "replace").strip()}
+        return api_error(
+            failure_from_status(
+                document,
+                verb=call.verb,
+                target=call.target,
+                code=response.status,
+                retry_after=_retry_after(response.headers.get("retry-after", "")),
+            )
+        )
+
+    @staticmethod
+    def _object(
+        resource: Resource[T], document: Any, call: _Call, head: Mapping[str, str] | None = None
+    ) -> Object[T]:
+        if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
+            raise ProtocolError(f"{call.verb} {call.target}: the answer is no Kubernetes object")
+        return Object(resource, {**head, **document} if head else document)
+
+
+def _retry_after(text: str) -> float | None:
+    """Seconds to stay away. The HTTP-date form, which no API server uses, counts as one second."""
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        return 1.0
+    return float(min(int(text), LONGEST_RETRY_AFTER) if len(text) < 9 else LONGEST_RETRY_AFTER)
+
+
+def _target(resource: Resource[Any], name: str, namespace: str | None) -> str:
+    place = f"{namespace}/{name}" if resource.namespaced and namespace else name
+    return f"{resource} {place}".rstrip()
+
+
+def _name_of(body: Any) -> str:
+    if isinstance(body, Mapping):
+        metadata: Any = body.get("metadata") or {}
+        return str(metadata.get("name") or metadata.get("generateName") or "")
+    metadata = getattr(body, "metadata", None)
+    return metadata.name or metadata.generate_name if metadata is not None else ""
+
+
+def _encode(body: Any) -> bytes:
+    return objects.to_json(body)

@@ -1,0 +1,296 @@
+"""HTTP/1.1 over asyncio streams: one request at a time per connection, connections kept for reuse.
+
+The protocol is h11's; here are sockets, time limits and size limits. Nothing in this module knows
+Kubernetes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import h11
+
+from drakit.wire.kube.endpoint import Endpoint
+from drakit.wire.kube.errors import ConnectionFailed, ProtocolError
+
+_READ_SIZE: Final = 64 * 1024
+_LARGEST_HEAD: Final = 64 * 1024
+_IDLE_CONNECTIONS: Final = 2
+_IDLE_SECONDS: Final = 60.0  # kube-apiserver keeps idle connections longer than this
+_REPEATABLE: Final = frozenset({"GET", "PUT", "DELETE"})
+
+Headers = tuple[tuple[str, str], ...]
+MakeTls = Callable[[], Awaitable[ssl.SSLContext | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long and how much we are willing to wait for and to read."""
+
+    connect_seconds: float = 10.0
+    request_seconds: float = 30.0
+    """From sending a request to the end of its answer; to its head for a stream."""
+    body_bytes: int = 64 * 1024 * 1024
+    """Largest answer in one piece."""
+    line_bytes: int = 16 * 1024 * 1024
+    """Largest watch event. etcd holds objects of 1.5 MiB by default, JSON may be a few times that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is sent."""
+
+    method: str
+    target: str
+    headers: Headers = ()
+    body: bytes = b""
+
+
+class _Connection:
+    """A socket and the state of the HTTP conversation on it."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_LARGEST_HEAD)
+        self._ended = False
+        self.heard = False
+        """Whether any byte of the current answer has arrived."""
+        self.idle_since = 0.0
+
+    async def send(self, request: Request, host: str) -> None:
+        self.heard = False
+        headers = [("Host", host), *request.headers]
+        if request.body or request.method not in ("GET", "DELETE"):
+            headers.append(("Content-Length", str(len(request.body))))
+        try:
+            head = h11.Request(method=request.method, target=request.target, headers=headers)
+            data = self._http.send(head) or b""
+            if request.body:
+                data += self._http.send(h11.Data(data=request.body)) or b""
+            data += self._http.send(h11.EndOfMessage()) or b""
+        except h11.LocalProtocolError as error:
+            raise ProtocolError(f"{request.method} {request.target}: {error}") from error
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def receive(self) -> Any:
+        """The next h11 event of the answer."""
+        while True:
+            try:
+                event = self._http.next_event()
+            except h11.RemoteProtocolError as error:
+                if self._ended:
+                    raise ConnectionFailed("the connection broke within an answer") from error
+                raise ProtocolError(f"the answer is no HTTP/1.1: {error}") from error
+            if event is not h11.NEED_DATA:
+                return event
+            data = await self._reader.read(_READ_SIZE)
+            self._ended = not data
+            if data:
+                self.heard = True
+            elif not self.heard:
+                raise ConnectionFailed("the server closed the connection without an answer")
+            self._http.receive_data(data)
+
+    def next_cycle(self) -> bool:
+        """Make ready for another request; false when the connection cannot take one."""
+        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+            self._http.start_next_cycle()
+            return not self._reader.at_eof()
+        return False
+
+    def alive(self, now: float) -> bool:
+        """Whether an idle connection is worth another request."""
+        closing = self._reader.at_eof() or self._writer.is_closing()
+        return not closing and now - self.idle_since < _IDLE_SECONDS
+
+    def abort(self) -> None:
+        self._writer.transport.abort()
+
+
+class Response:
+    """The head of an answer, and its body while the exchange lasts."""
+
+    def __init__(self, connection: _Connection, head: h11.Response, limits: Limits) -> None:
+        self._connection = connection
+        self._limits = limits
+        self.status: int = head.status_code
+        self.headers: dict[str, str] = {
+            name.decode("ascii", "replace"): value.decode("latin-1") for name, value in head.headers
+        }
+        self.complete = False
+
+    async def chunk(self) -> bytes | None:
+        """The next piece of the body as it arrives; ``None`` at its end."""
+        if self.complete:
+            return None
+        event = await self._connection.receive()
+        if isinstance(event, h11.Data):
+            return bytes(event.data)
+        if isinstance(event, h11.EndOfMessage):
+            self.complete = True
+            return None
+        raise ProtocolError("the connection closed in the middle of an answer")
+
+    async def body(self) -> bytes:
+        """The whole body; raises :class:`ProtocolError` when it is larger than the limit."""
+        parts: list[bytes] = []
+        size = 0
+        while (part := await self.chunk()) is not None:
+            size += len(part)
+            if size > self._limits.body_bytes:
+                raise ProtocolError(
+                    f"an answer of more than {self._limits.body_bytes} bytes: ask for less at a time"
+                )
+            parts.append(part)
+        return b"".join(parts)
+
+
+class Pool:
+    """Connections to one server."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        make_tls: MakeTls,
+        *,
+        server_name: str | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self._endpoint = endpoint
+        self._make_tls = make_tls
+        self._server_name = server_name
+        self.limits = limits or Limits()
+        self._idle: list[_Connection] = []
+        self._busy: set[_Connection] = set()
+        self._closed = False
+
+    @contextlib.asynccontextmanager
+    async def exchange(self, request: Request) -> AsyncIterator[Response]:
+        """Send *request* and hand out the answer once its head is here.
+
+        A repeatable request that finds a kept connection dead is sent once more on a fresh one; a
+        POST or PATCH never is, as the server may have acted on it. Raises
+        :class:`ConnectionFailed` or :class:`ProtocolError`.
+        """
+        connection, response = await self._begin(request)
+        self._busy.add(connection)
+        reusable = False
+        try:
+            with _network_errors(self._endpoint):
+                yield response
+            reusable = response.complete and connection.next_cycle()
+        finally:
+            self._busy.discard(connection)
+            if reusable and not self._closed and len(self._idle) < _IDLE_CONNECTIONS:
+                connection.idle_since = asyncio.get_running_loop().time()
+                self._idle.append(connection)
+            else:
+                connection.abort()
+
+    async def _begin(self, request: Request) -> tuple[_Connection, Response]:
+        kept = self._take_idle()
+        if kept is not None:
+            try:
+                return kept, await self._head(kept, request)
+            except ConnectionFailed:
+                if kept.heard or request.method not in _REPEATABLE:
+                    raise
+        connection = await self._connect()
+        return connection, await self._head(connection, request)
+
+    async def _head(self, connection: _Connection, request: Request) -> Response:
+        """Send and wait for the head of the answer; on any failure the connection is gone."""
+        try:
+            with _network_errors(self._endpoint):
+                async with asyncio.timeout(self.limits.request_seconds):
+                    await connection.send(request, self._endpoint.authority)
+                    while not isinstance(event := await connection.receive(), h11.Response):
+                        if not isinstance(event, h11.InformationalResponse):
+                            raise ProtocolError("the answer has no head")
+                    return Response(connection, event, self.limits)
+        except BaseException:
+            connection.abort()
+            raise
+
+    def _take_idle(self) -> _Connection | None:
+        now = asyncio.get_running_loop().time()
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.alive(now):
+                return connection
+            connection.abort()
+        return None
+
+    async def _connect(self) -> _Connection:
+        self._check_open()
+        endpoint = self._endpoint
+        tls = await self._make_tls() if endpoint.secure else None
+        with _network_errors(endpoint):
+            async with asyncio.timeout(self.limits.connect_seconds):
+                reader, writer = await asyncio.open_connection(
+                    endpoint.host,
+                    endpoint.port,
+                    ssl=tls,
+                    server_hostname=(self._server_name or endpoint.host) if tls else None,
+                )
+        try:
+            self._check_open()  # it may have been closed while we were connecting
+        except ConnectionFailed:
+            writer.transport.abort()
+            raise
+        _keep_alive(writer.get_extra_info("socket"))
+        return _Connection(reader, writer)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConnectionFailed("this client is closed")
+
+    def drop_idle(self) -> None:
+        """Forget kept connections, e.g. because the client certificate changed."""
+        for connection in self._idle:
+            connection.abort()
+        self._idle.clear()
+
+    def close(self) -> None:
+        """Cut all connections; exchanges under way fail with :class:`ConnectionFailed`."""
+        self._closed = True
+        self.drop_idle()
+        for connection in self._busy:
+            connection.abort()
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    """Notice within a minute that the other side has vanished without a word.
+
+    A watch may be silent for long, so only the kernel's probes tell a quiet server from a dead one.
+    """
+    with contextlib.suppress(OSError):  # not a TCP socket
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000)
+
+
+@contextlib.contextmanager
+def _network_errors(endpoint: Endpoint) -> Any:
+    """Turn what sockets and TLS raise into our errors, with the address in the text."""
+    try:
+        yield
+    except ssl.SSLCertVerificationError as error:
+        raise ConnectionFailed(
+            f"{endpoint}: the server's certificate is not trusted: {error.verify_message}. "
+            "Check certificate-authority and tls-server-name of the cluster"
+        ) from error
+    except TimeoutError as error:
+        raise ConnectionFailed(f"{endpoint}: no answer in time") from error
+    except (OSError, EOFError) as error:
+        raise ConnectionFailed(f"{endpoint}: {str(error) or type(error).__name__}") from error

@@ -1,0 +1,126 @@
+"""Keeps a :class:`~drakit.wire.kube.store.Store` equal to what the server has, for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from typing import Final, Generic, TypeVar
+
+from drakit.wire.kube.backoff import Backoff
+from drakit.wire.kube.client import EVERYTHING, WATCH_SECONDS, Client, Selection
+from drakit.wire.kube.errors import ApiError, Busy, Gone, KubeError, Unauthorized
+from drakit.wire.kube.resources import Resource
+from drakit.wire.kube.store import Listener, Store
+
+T = TypeVar("T")
+_SHORT_WATCH: Final = 1.0
+"""A watch that ends in less time than this and told nothing counts as a failure."""
+
+log = logging.getLogger(__name__)
+
+
+class Reflector(Generic[T]):
+    """List, then watch, then watch on from where the last one ended; list again on 410.
+
+    ``store`` is complete once ``synced`` is set, and stays as last known while the server is away.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource[T],
+        selection: Selection = EVERYTHING,
+        *,
+        listener: Listener[T] | None = None,
+        backoff: Backoff | None = None,
+        watch_seconds: int = WATCH_SECONDS,
+    ) -> None:
+        self._client = client
+        self._resource = resource
+        self._selection = selection
+        self._backoff = backoff or Backoff()
+        self._watch_seconds = watch_seconds
+        self._version = ""
+        self._failing = False
+        self.store: Store[T] = Store(listener)
+        self.synced = asyncio.Event()
+        self.last_error: KubeError | None = None
+        """What keeps us from knowing the present state; ``None`` while all is well."""
+        self.lists = 0
+        self.watches = 0
+
+    async def run(self) -> None:
+        """Reflect until cancelled. Server and network errors never end it."""
+        while True:
+            try:
+                if not self._version:
+                    await self.refresh()
+                healthy = await self._watch()
+            except KubeError as error:
+                self._failed(error)
+            else:
+                if healthy:
+                    self._backoff.reset()
+                    continue
+            asked = self.last_error.retry_after if self.last_error else None
+            await asyncio.sleep(self._backoff.next(asked))
+
+    async def refresh(self) -> None:
+        """List now and take the result over; a watch under way goes on from where it is."""
+        began = self.store.begin()
+        listing = await self._client.list(self._resource, self._selection)
+        self.lists += 1
+        if self._version:
+            self.store.merge(listing.items, listing.resource_version, began)
+        else:
+            self.store.replace(listing.items, listing.resource_version, began)
+            self._version = listing.resource_version
+        self._succeeded()
+        self.synced.set()
+
+    async def _watch(self) -> bool:
+        """Follow one watch to its end; true when it was of use."""
+        loop = asyncio.get_running_loop()
+        began, events = loop.time(), 0
+        # Not all nodes of a cluster should come back in the same second.
+        seconds = self._watch_seconds + int(self._watch_seconds * random.random())  # noqa: S311
+        self.watches += 1
+        stream = self._client.watch(
+            self._resource,
+            self._selection,
+            resource_version=self._version,
+            seconds=seconds,
+            opened=self._succeeded,
+        )
+        async with contextlib.aclosing(stream) as following:
+            async for event in following:
+                if not events:
+                    self._backoff.reset()
+                events += 1
+                self.store.observe(event)
+                self._version = event.object.resource_version or self._version
+        if not events:
+            # The server sends a bookmark every minute. A watch that told nothing at all may be one
+            # from the future, as after a restore of etcd: the server is silent until it gets there.
+            self._version = ""
+        return events > 0 or loop.time() - began >= _SHORT_WATCH
+
+    def _failed(self, error: KubeError) -> None:
+        # Whatever the server itself objects to may be our version: too old (410), or
+        # none it knows. Only "not now" and "not you" leave it as good as it was.
+        if isinstance(error, ApiError) and not isinstance(error, Busy | Unauthorized):
+            self._version = ""
+        self.last_error = error
+        if isinstance(error, Gone):
+            log.info("%s: listing again: %s", self._resource, error)
+        elif not self._failing:
+            self._failing = True
+            log.warning("%s: cannot follow, will keep trying: %s", self._resource, error)
+
+    def _succeeded(self) -> None:
+        self.last_error = None
+        if self._failing:
+            self._failing = False
+            log.info("%s: following again", self._resource)

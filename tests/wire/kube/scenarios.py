@@ -1,0 +1,283 @@
+"""What a client may rely on, as scenarios that run against the double and against a real server.
+
+Each takes a client and a word that no other scenario uses, and raises when the server or the client
+does not behave. That both runs pass is what makes the double a double.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+
+from drakit.core.objects import Device, ObjectMeta, Pool, ResourceSlice, ResourceSliceSpec
+from drakit.wire.kube import (
+    CLAIMS,
+    NODES,
+    SLICES,
+    AlreadyExists,
+    BadRequest,
+    Client,
+    Conflict,
+    EventKind,
+    Invalid,
+    NotFound,
+    Object,
+    Patch,
+    Resource,
+    Selection,
+)
+
+CONFIG_MAPS: Resource[dict[str, Any]] = Resource("", "v1", "configmaps", "ConfigMap", dict)
+
+
+def slice_of(
+    word: str, *names: str, pool: str = "pool", generate_name: str = "", name: str = ""
+) -> ResourceSlice:
+    metadata = ObjectMeta(name=name, generate_name=generate_name or ("" if name else f"{word}-"))
+    return ResourceSlice(
+        metadata=metadata,
+        spec=ResourceSliceSpec(
+            driver=f"{word}.example.com",
+            node_name=f"{word}-node",
+            pool=Pool(name=pool, generation=1, resource_slice_count=1),
+            devices=tuple(Device(name=n) for n in names),
+        ),
+    )
+
+
+def selection_of(word: str) -> Selection:
+    return Selection(fields=f"spec.driver={word}.example.com,spec.nodeName={word}-node")
+
+
+async def an_object_is_created_read_and_deleted(client: Client, word: str) -> None:
+    made = await client.create(SLICES, slice_of(word, "a", "b"))
+    assert made.name.startswith(f"{word}-")
+    assert made.uid
+    assert made.resource_version
+    read = await client.get(SLICES, made.name)
+    assert read.raw == made.raw
+    assert [device.name for device in read.typed.spec.devices] == ["a", "b"]
+    await client.delete(SLICES, made.name, uid=made.uid, resource_version=made.resource_version)
+    with pytest.raises(NotFound):
+        await client.get(SLICES, made.name)
+    with pytest.raises(NotFound):
+        await client.delete(SLICES, made.name)
+
+
+async def a_stale_update_is_a_conflict(client: Client, word: str) -> None:
+    made = await client.create(SLICES, slice_of(word, "a"))
+    document = {**made.raw, "spec": {**made.raw["spec"], "devices": [{"name": "b"}]}}
+    changed = await client.update(SLICES, document, name=made.name)
+    assert changed.resource_version != made.resource_version
+    assert changed.uid == made.uid
+    with pytest.raises(Conflict) as caught:
+        await client.update(SLICES, document, name=made.name)
+    assert not isinstance(caught.value, AlreadyExists)
+    again = await client.update(SLICES, changed.raw, name=made.name)
+    assert again.resource_version == changed.resource_version
+
+
+async def an_immutable_field_stays(client: Client, word: str) -> None:
+    made = await client.create(SLICES, slice_of(word, "a"))
+    for change in (
+        {"driver": "other.example.com"},
+        {"nodeName": "other"},
+        {"pool": {**made.raw["spec"]["pool"], "name": "other"}},
+    ):
+        with pytest.raises(Invalid) as caught:
+            document = {**made.raw, "spec": {**made.raw["spec"], **change}}
+            await client.update(SLICES, document, name=made.name)
+        assert caught.value.causes
+
+
+async def a_taken_name_is_said(client: Client, word: str) -> None:
+    await client.create(SLICES, slice_of(word, "a", name=f"{word}-x"))
+    with pytest.raises(AlreadyExists):
+        await client.create(SLICES, slice_of(word, "a", name=f"{word}-x"))
+
+
+async def a_generated_name_is_cut(client: Client, word: str) -> None:
+    long = f"00000-{word}-{'n' * 80}-"
+    made = await client.create(SLICES, slice_of(word, "a", generate_name=long))
+    assert len(made.name) == 63
+    assert made.name.startswith(long[:58])
+
+
+async def preconditions_protect(client: Client, word: str) -> None:
+    made = await client.create(SLICES, slice_of(word, "a"))
+    with pytest.raises(Conflict):
+        await client.delete(SLICES, made.name, uid="00000000-0000-4000-8000-000000000000")
+    with pytest.raises(Conflict):
+        await client.delete(SLICES, made.name, uid=made.uid, resource_version="1")
+    assert (await client.get(SLICES, made.name)).uid == made.uid
+
+
+async def pages_make_one_list(client: Client, word: str) -> None:
+    names = {(await client.create(SLICES, slice_of(word, f"d{i}"))).name for i in range(7)}
+    for page in (2, 3, 7, 250):
+        listing = await client.list(SLICES, selection_of(word), page=page)
+        assert {item.name for item in listing.items} == names
+        assert listing.resource_version
+        assert all(item.typed.kind == "ResourceSlice" for item in listing.items)
+
+
+async def selectors_select(client: Client, word: str) -> None:
+    made = await client.create(SLICES, slice_of(word, "a"))
+    await client.create(SLICES, slice_of(f"{word}x", "a"))
+    found = await client.list(SLICES, selection_of(word))
+    assert [item.uid for item in found.items] == [made.uid]
+    nothing = await client.list(SLICES, Selection(fields=f"spec.nodeName={word}-other"))
+    assert nothing.items == ()
+    with pytest.raises(BadRequest):
+        await client.list(SLICES, Selection(fields="spec.colour=red"))
+
+
+async def a_watch_tells_all_in_order(client: Client, word: str) -> None:
+    start = await client.list(SLICES, selection_of(word))
+    made = await client.create(SLICES, slice_of(word, "a"))
+    await client.create(SLICES, slice_of(f"{word}x", "a"))
+    document = {**made.raw, "spec": {**made.raw["spec"], "devices": [{"name": "b"}]}}
+    changed = await client.update(SLICES, document, name=made.name)
+    await client.delete(SLICES, made.name)
+    seen: list[tuple[EventKind, Object[ResourceSlice]]] = []
+    stream = client.watch(
+        SLICES, selection_of(word), resource_version=start.resource_version, seconds=60
+    )
+    async with contextlib.aclosing(stream):
+        async for event in stream:
+            if event.kind is not EventKind.BOOKMARK:
+                seen.append((event.kind, event.object))
+            if len(seen) == 3:
+                break
+    assert [kind for kind, _ in seen] == [EventKind.ADDED, EventKind.MODIFIED, EventKind.DELETED]
+    versions = [int(item.resource_version) for _, item in seen]
+    assert versions == sorted(set(versions))
+    assert versions[:2] == [int(made.resource_version), int(changed.resource_version)]
+    assert {item.uid for _, item in seen} == {made.uid}
+
+
+async def a_watch_ends_when_its_time_is_over(client: Client, word: str) -> None:
+    start = await client.list(SLICES, selection_of(word))
+    stream = client.watch(
+        SLICES, selection_of(word), resource_version=start.resource_version, seconds=1
+    )
+    kinds = {event.kind async for event in stream}
+    assert kinds <= {EventKind.BOOKMARK}
+
+
+async def a_watch_from_the_future_is_silent(client: Client, word: str) -> None:
+    """As after a restore of etcd: no error, and nothing is told. Hence the reflector's suspicion."""
+    listing = await client.list(SLICES, selection_of(word))
+    future = str(int(listing.resource_version) + 1_000_000)
+    await client.create(SLICES, slice_of(word, "a"))
+    stream = client.watch(SLICES, selection_of(word), resource_version=future, seconds=1)
+    assert [event.kind async for event in stream] == []
+
+
+async def patches_change_parts(client: Client, word: str) -> None:
+    made = await client.create(SLICES, slice_of(word, "a"))
+    merged = await client.patch(SLICES, made.name, {"metadata": {"labels": {"x": "1"}}})
+    assert merged.typed.metadata.labels == {"x": "1"}
+    replaced = await client.patch(
+        SLICES,
+        made.name,
+        [{"op": "replace", "path": "/metadata/labels/x", "value": "2"}],
+        kind=Patch.JSON,
+    )
+    assert replaced.typed.metadata.labels == {"x": "2"}
+    cleared = await client.patch(SLICES, made.name, {"metadata": {"labels": None}})
+    assert cleared.typed.metadata.labels == {}
+    assert cleared.typed.spec == made.typed.spec
+
+
+async def apply_owns_what_it_says(client: Client, word: str) -> None:
+    def body(**data: str) -> dict[str, Any]:
+        return {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": word, "namespace": "default"},
+            "data": data,
+        }
+
+    async def apply(document: dict[str, Any], manager: str, *, force: bool = False) -> Any:
+        answer = await client.apply(
+            CONFIG_MAPS,
+            document,
+            name=word,
+            namespace="default",
+            field_manager=manager,
+            force=force,
+        )
+        return answer.raw.get("data")
+
+    assert await apply(body(a="1", b="1"), "first") == {"a": "1", "b": "1"}
+    assert await apply(body(a="1"), "first") == {"a": "1"}
+    assert await apply(body(c="1"), "second") == {"a": "1", "c": "1"}
+    with pytest.raises(Conflict):
+        await apply(body(a="2"), "second")
+    assert await apply(body(a="2"), "second", force=True) == {"a": "2"}
+    await client.delete(CONFIG_MAPS, word, namespace="default")
+
+
+async def status_is_apart(client: Client, word: str) -> None:
+    made = await client.create(NODES, {"metadata": {"name": word}})
+    told = await client.patch(
+        NODES, word, {"status": {"capacity": {"cpu": "4"}}}, subresource="status"
+    )
+    assert str(told.typed.status.capacity["cpu"]) == "4"
+    document = {**told.raw, "status": {"capacity": {"cpu": "8"}}}
+    document["metadata"] = {**told.raw["metadata"], "labels": {"x": "y"}}
+    changed = await client.update(NODES, document, name=word)
+    assert changed.typed.metadata.labels["x"] == "y"
+    assert str(changed.typed.status.capacity["cpu"]) == "4"
+    assert changed.uid == made.uid
+
+
+async def a_dry_run_leaves_nothing(client: Client, word: str) -> None:
+    made = await client.create(SLICES, slice_of(word, "a", name=f"{word}-dry"), dry_run=True)
+    assert made.name == f"{word}-dry"
+    with pytest.raises(NotFound):
+        await client.get(SLICES, made.name)
+
+
+async def namespaces_are_apart(client: Client, word: str) -> None:
+    claim = {
+        "metadata": {"name": word},
+        "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "c"}}]}},
+    }
+    made = await client.create(CLAIMS, claim, namespace="default")
+    assert made.namespace == "default"
+    assert (await client.get(CLAIMS, word, namespace="default")).uid == made.uid
+    everywhere = await client.list(CLAIMS)
+    assert made.uid in {item.uid for item in everywhere.items}
+    elsewhere = await client.list(CLAIMS, Selection(namespace="kube-system"))
+    assert made.uid not in {item.uid for item in elsewhere.items}
+    await client.delete(CLAIMS, word, namespace="default")
+
+
+async def the_version_is_told(client: Client, word: str) -> None:
+    del word
+    assert (await client.get_document("/version"))["gitVersion"].startswith("v1.")
+
+
+SCENARIOS = [
+    a_dry_run_leaves_nothing,
+    a_generated_name_is_cut,
+    a_stale_update_is_a_conflict,
+    a_taken_name_is_said,
+    a_watch_from_the_future_is_silent,
+    a_watch_ends_when_its_time_is_over,
+    a_watch_tells_all_in_order,
+    an_immutable_field_stays,
+    an_object_is_created_read_and_deleted,
+    apply_owns_what_it_says,
+    namespaces_are_apart,
+    pages_make_one_list,
+    patches_change_parts,
+    preconditions_protect,
+    selectors_select,
+    status_is_apart,
+    the_version_is_told,
+]

@@ -1,0 +1,17 @@
+"""The client against the double; ``tests/e2e/test_apiserver.py`` runs the same for real."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from drakit.testing.apiserver import FakeApiServer
+from drakit.wire.kube import Client
+from tests.wire.kube.scenarios import SCENARIOS
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+async def test_scenario(scenario: Callable[[Client, str], Awaitable[None]]) -> None:
+    async with FakeApiServer() as server, Client(server.cluster()) as client:
+        await scenario(client, scenario.__name__.replace("_", "-"))
