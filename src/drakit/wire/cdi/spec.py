@@ -1,0 +1,340 @@
+"""CDI specifications as values: built, checked, versioned and spelled deterministically.
+
+Readers are strict. A version they do not know, or one lower than the features used need, makes
+the whole file unusable, as does any field they do not know; so the version is computed: the
+lowest that covers what is used (containerd 1.7.0 knows none above 0.5.0).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+KNOWN_VERSIONS: Final = (
+    "0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0",
+)  # fmt: skip
+LOWEST_EMITTED: Final = "0.3.0"
+"""All runtimes that have CDI know it; earlier ones differ in nothing we would gain from."""
+
+
+class CdiError(ValueError):
+    """A specification no runtime would accept; says which part and why."""
+
+
+class _Part(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+    rename="camel",
+):
+    """Base of all parts: absent when default, unknown fields refused, as runtimes do."""
+
+
+class DeviceNode(_Part, frozen=True):
+    """A device node to make in the container."""
+
+    path: str
+    host_path: str = ""
+    type: str = ""
+    major: int | None = None
+    minor: int | None = None
+    file_mode: int | None = None
+    permissions: str = ""
+    uid: int | None = None
+    gid: int | None = None
+
+
+class Mount(_Part, frozen=True):
+    """A file or directory of the host to mount."""
+
+    host_path: str
+    container_path: str
+    type: str = ""
+    options: tuple[str, ...] = ()
+
+
+class Hook(_Part, frozen=True):
+    """A program of the host to run at a point of the container's life."""
+
+    hook_name: str
+    path: str
+    args: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    timeout: int | None = None
+
+
+class IntelRdt(_Part, frozen=True):
+    """A class of service of Intel's Resource Director Technology."""
+
+    clos_id: str = msgspec.field(name="closID", default="")
+    l3_cache_schema: str = msgspec.field(name="l3CacheSchema", default="")
+    mem_bw_schema: str = msgspec.field(name="memBwSchema", default="")
+    schemata: tuple[str, ...] = ()
+    enable_monitoring: bool = False
+
+
+class NetDevice(_Part, frozen=True):
+    """A network interface to move into the container."""
+
+    host_interface_name: str
+    name: str
+
+
+class Edits(_Part, frozen=True):
+    """What to change in a container. CDI has no edit for CPUs or memory; NRI does those."""
+
+    env: tuple[str, ...] = ()
+    device_nodes: tuple[DeviceNode, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    hooks: tuple[Hook, ...] = ()
+    intel_rdt: IntelRdt | None = None
+    additional_gids: tuple[int, ...] = ()
+    net_devices: tuple[NetDevice, ...] = ()
+
+
+NO_EDITS: Final = Edits()
+
+
+class Device(_Part, frozen=True):
+    """One device: a name and what requesting it does to a container."""
+
+    name: str
+    annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
+    container_edits: Edits = NO_EDITS
+
+
+class Spec(_Part, frozen=True):
+    """One file: devices of one kind (``vendor/class``).
+
+    :func:`make_spec` computes the version; a spec read from a file has the one it says.
+    """
+
+    cdi_version: str
+    kind: str
+    devices: tuple[Device, ...]
+    annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
+    container_edits: Edits = NO_EDITS
+
+    def qualified_names(self) -> tuple[str, ...]:
+        """``vendor/class=device`` of every device, as the kubelet passes them to the runtime."""
+        return tuple(f"{self.kind}={device.name}" for device in self.devices)
+
+
+# -- names --------------------------------------------------------------------------------------
+
+_VENDOR: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?", re.ASCII)
+_CLASS: Final = _VENDOR
+_DEVICE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?", re.ASCII)
+_LONGEST_CLASS: Final = 63
+
+
+def check_kind(kind: str) -> None:
+    """Raise :class:`CdiError` unless *kind* is a ``vendor/class`` every runtime accepts."""
+    vendor, slash, class_ = kind.partition("/")
+    if not slash or not _VENDOR.fullmatch(vendor):
+        raise CdiError(
+            f"CDI kind {kind!r}: the vendor must begin with a letter, end with a letter or digit "
+            "and hold only letters, digits, '_', '-' and '.'; then comes '/' and the class"
+        )
+    if not _CLASS.fullmatch(class_) or len(class_) > _LONGEST_CLASS:
+        raise CdiError(
+            f"CDI kind {kind!r}: the class must begin with a letter, end with a letter or digit, "
+            f"hold only letters, digits, '_', '-' and '.', and have at most {_LONGEST_CLASS}"
+        )
+
+
+def check_device_name(name: str) -> None:
+    """Raise :class:`CdiError` unless *name* can be a device's name."""
+    if not _DEVICE.fullmatch(name):
+        raise CdiError(
+            f"CDI device name {name!r} must begin and end with a letter or digit and hold only "
+            "letters, digits, '_', '-', '.' and ':'"
+        )
+
+
+def claim_device_name(claim_uid: str, request: str) -> str:
+    """The device for *request* of a claim: ``claim-<uid>_<request>``.
+
+    It begins with a letter because a UID may begin with a digit, which would need version 0.5.0.
+    UIDs and request names are made of letters, digits and ``-``, so ``_`` separates them for
+    sure. Raises :class:`CdiError` for other characters.
+    """
+    for part in (claim_uid, request):
+        if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?", part, re.ASCII):
+            raise CdiError(f"{part!r} is no claim UID or base request name")
+    return f"claim-{claim_uid}_{request}"
+
+
+def parse_claim_device_name(name: str) -> tuple[str, str] | None:
+    """(claim UID, request) of a name :func:`claim_device_name` made; None for any other."""
+    uid, separator, request = name.removeprefix("claim-").partition("_")
+    if not name.startswith("claim-") or not separator:
+        return None
+    try:
+        return (uid, request) if claim_device_name(uid, request) == name else None
+    except CdiError:
+        return None
+
+
+# -- making -------------------------------------------------------------------------------------
+
+
+def make_spec(
+    kind: str,
+    devices: Iterable[Device],
+    *,
+    annotations: Mapping[str, str] | None = None,
+    container_edits: Edits = NO_EDITS,
+) -> Spec:
+    """A checked specification with the lowest version that covers it.
+
+    Raises :class:`CdiError` for what a runtime would refuse, no device at all among it: such a
+    file is a permanent error in the runtime's log, so delete the file instead.
+    """
+    spec = Spec(
+        cdi_version=LOWEST_EMITTED,
+        kind=kind,
+        devices=tuple(devices),
+        annotations=annotations or {},
+        container_edits=container_edits,
+    )
+    spec = msgspec.structs.replace(spec, cdi_version=minimum_version(spec))
+    check_spec(spec)
+    return spec
+
+
+def claim_spec(kind: str, claim_uid: str, requests: Mapping[str, Edits]) -> Spec:
+    """The specification of a claim: one device per base request name, ordered by name."""
+    return make_spec(
+        kind,
+        [
+            Device(name=claim_device_name(claim_uid, request), container_edits=edits)
+            for request, edits in sorted(requests.items())
+        ],
+    )
+
+
+def minimum_version(spec: Spec) -> str:
+    """The lowest version whose readers understand everything *spec* uses."""
+    needed = LOWEST_EMITTED
+    class_ = spec.kind.partition("/")[2]
+    if spec.annotations or "." in class_:
+        needed = "0.6.0"
+    for device in spec.devices:
+        if device.annotations:
+            needed = _higher(needed, "0.6.0")
+        if device.name[:1].isdigit():
+            needed = _higher(needed, "0.5.0")
+        needed = _higher(needed, _edits_version(device.container_edits))
+    return _higher(needed, _edits_version(spec.container_edits))
+
+
+def _edits_version(edits: Edits) -> str:
+    rdt = edits.intel_rdt
+    if edits.net_devices or (rdt is not None and (rdt.schemata or rdt.enable_monitoring)):
+        return "1.1.0"
+    if rdt is not None or edits.additional_gids:
+        return "0.7.0"
+    if any(node.host_path for node in edits.device_nodes):
+        return "0.5.0"
+    if any(mount.type for mount in edits.mounts):
+        return "0.4.0"
+    return LOWEST_EMITTED
+
+
+def _higher(one: str, other: str) -> str:
+    return max(one, other, key=KNOWN_VERSIONS.index)
+
+
+# -- checking -----------------------------------------------------------------------------------
+
+_HOOKS: Final = frozenset(
+    {"prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"}
+)
+_NODE_TYPES: Final = frozenset({"", "b", "c", "u", "p"})
+_SETTING: Final = re.compile(r"[^=]+=.*", re.DOTALL)
+
+
+def check_spec(spec: Spec) -> None:
+    """Raise :class:`CdiError` unless every runtime that knows the version accepts *spec*."""
+    version = spec.cdi_version.removeprefix("v")
+    if version not in KNOWN_VERSIONS:
+        raise CdiError(f"CDI version {spec.cdi_version!r} is unknown")
+    check_kind(spec.kind)
+    if not spec.devices:
+        raise CdiError(f"CDI specification of {spec.kind} has no device")
+    seen: set[str] = set()
+    for device in spec.devices:
+        check_device_name(device.name)
+        if device.name in seen:
+            raise CdiError(f"CDI device {spec.kind}={device.name} is there twice")
+        seen.add(device.name)
+        if device.container_edits == NO_EDITS:
+            raise CdiError(f"CDI device {spec.kind}={device.name} changes nothing")
+        _check_edits(device.container_edits, f"CDI device {spec.kind}={device.name}")
+    _check_edits(spec.container_edits, f"CDI specification of {spec.kind}")
+    needed = minimum_version(spec)
+    if KNOWN_VERSIONS.index(version) < KNOWN_VERSIONS.index(needed):
+        raise CdiError(f"CDI version {version} is too low for what is used; it needs {needed}")
+
+
+def _check_edits(edits: Edits, where: str) -> None:
+    _check_settings(edits.env, where)
+    for node in edits.device_nodes:
+        if not node.path or node.type not in _NODE_TYPES:
+            raise CdiError(f"{where}: device node {node.path!r} needs a path and type b, c, u or p")
+        if node.permissions != "none" and not set(node.permissions) <= set("rwm"):
+            raise CdiError(f"{where}: permissions {node.permissions!r} of {node.path} are not rwm")
+    for mount in edits.mounts:
+        if not mount.host_path or not mount.container_path:
+            raise CdiError(f"{where}: a mount needs a path on the host and in the container")
+    for hook in edits.hooks:
+        if hook.hook_name not in _HOOKS or not hook.path:
+            raise CdiError(
+                f"{where}: hook {hook.hook_name!r} is unknown or has no path; "
+                f"there are {', '.join(sorted(_HOOKS))}"
+            )
+        _check_settings(hook.env, where)
+    for device in edits.net_devices:
+        if not device.host_interface_name or not device.name:
+            raise CdiError(f"{where}: a network device needs its name on the host and its new one")
+
+
+def _check_settings(settings: Iterable[str], where: str) -> None:
+    for setting in settings:
+        if not _SETTING.fullmatch(setting) or "\0" in setting:
+            raise CdiError(f"{where}: environment entry {setting!r} is not NAME=value")
+
+
+# -- spelling -----------------------------------------------------------------------------------
+
+
+def encode_spec(spec: Spec) -> bytes:
+    """The file's content: JSON, the same bytes for the same value."""
+    check_spec(spec)
+    return msgspec.json.format(msgspec.json.encode(spec, order="sorted"), indent=2) + b"\n"
+
+
+def decode_spec(data: bytes) -> Spec:
+    """Read and check a JSON file as strictly as runtimes do. Raises :class:`CdiError`."""
+    try:
+        spec = msgspec.json.decode(data, type=Spec)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+        raise CdiError(f"not a CDI specification: {problem}") from problem
+    check_spec(spec)
+    return spec
+
+
+def spec_from_builtins(document: object) -> Spec:
+    """Read and check a parsed document (YAML). Raises :class:`CdiError`."""
+    try:
+        spec = msgspec.convert(document, type=Spec)
+    except (msgspec.ValidationError, RecursionError) as problem:
+        raise CdiError(f"not a CDI specification: {problem}") from problem
+    check_spec(spec)
+    return spec
