@@ -1,0 +1,1 @@
+"""Doubles of what a driver talks to, for this project's tests and for driver authors."""

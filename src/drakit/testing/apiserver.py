@@ -1,0 +1,714 @@
+"""An API server in memory, over real HTTP, that behaves like the real one where it hurts.
+
+Resource versions, conflicts, preconditions, ``generateName``, status, server-side apply, lists in
+pages, watches with bookmarks, 410 after compaction, fields dropped by feature gate, the limits of
+ResourceSlices, tokens, and on demand: answers late, wrong, or not at all.
+
+::
+
+    async with FakeApiServer(version="1.36") as server:
+        server.add("nodes", {"metadata": {"name": "node-1"}})
+        async with Client(server.cluster()) as client:
+            ...
+        server.wipe_slices("node-1")  # what a restarting kubelet does
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import itertools
+import json
+import socket
+import ssl
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, Self
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import h11
+
+from drakit.testing.apiobjects import (
+    KINDS,
+    Document,
+    Key,
+    Kind,
+    ObjectTable,
+    Refusal,
+    Selector,
+    merge_patch,
+)
+from drakit.testing.streams import StreamServer
+from drakit.wire.kube.config import Cluster
+from drakit.wire.kube.credentials import Credential, Fixed
+from drakit.wire.kube.endpoint import Endpoint
+from drakit.wire.kube.tls import AuthorityFile, SystemTrust
+
+_REQUESTS_KEPT: Final = 10_000
+_NOT_SERVED: Final = "the server could not find the requested resource"
+
+
+class Trouble(Enum):
+    """What can be made to go wrong with a request."""
+
+    ANSWER = "answered with a failure status, nothing done"
+    CUT_BEFORE = "connection cut, nothing done"
+    CUT_AFTER = "carried out, then the connection cut before the answer"
+    SLOW = "carried out after a delay"
+    GARBAGE = "answered with bytes that are no HTTP"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing to go wrong."""
+
+    trouble: Trouble
+    status: int = 500
+    retry_after: int | None = None
+    seconds: float = 0.0
+    data: bytes = b"\x00\xffnot http\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A request as it arrived."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    verb: str
+    plural: str
+    name: str
+    headers: Mapping[str, str]
+    body: bytes = field(repr=False)
+
+
+@dataclass(slots=True)
+class _Planned:
+    fault: Fault
+    times: int
+    when: Callable[[Seen], bool]
+
+
+class FakeApiServer:
+    """The server. Start it with ``async with``, or with :meth:`in_thread` where there is no loop.
+
+    Objects are changed from outside with :meth:`add`, :meth:`change`, :meth:`remove`; every request
+    is in :attr:`requests`.
+    """
+
+    def __init__(
+        self,
+        *,
+        version: str = "1.37",
+        gates: Mapping[str, bool] | None = None,
+        tokens: set[str] | None = None,
+        tls: ssl.SSLContext | None = None,
+        authority: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        """A server of Kubernetes *version* with its default gates, changed by *gates*.
+
+        *tokens*, when given, are the only ones let in; the set may be changed at any time. *tls*
+        makes it speak HTTPS, with *authority* the path of the CA file for clients.
+        """
+        self.version = version
+        self.tokens = tokens
+        self.table = ObjectTable(int(version.split(".")[1]), gates or {}, seed)
+        self.requests: deque[Seen] = deque(maxlen=_REQUESTS_KEPT)
+        self.forbidden: set[tuple[str, str]] = set()
+        """``(verb, plural)`` pairs answered with 403."""
+        self.unserved: set[str] = set() if self.table.minor >= 37 else {"devicetaintrules"}
+        """Plurals answered as a server does that does not know them."""
+        self.gone_as_event = False
+        """Whether 410 comes as an ERROR event in the stream instead of as an HTTP status."""
+        self.chance: Callable[[Seen], Fault | None] | None = None
+        """Asked for every request: a fault to happen to it."""
+        self._tls = tls
+        self._authority = authority
+        self._planned: list[_Planned] = []
+        self._server: StreamServer | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._port = 0
+        self._watches: set[_Watch] = set()
+        self._pages: dict[int, list[Document]] = {}
+        self._numbers = itertools.count()
+
+    # -- running --------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen; after a :meth:`stop` on the same port as before, with all objects kept."""
+        self._loop = asyncio.get_running_loop()
+        listener = socket.create_server(("127.0.0.1", self._port))
+        self._port = listener.getsockname()[1]
+        self._server = StreamServer(listener, self._serve, tls=self._tls)
+
+    async def stop(self) -> None:
+        """Stop listening and cut all connections: the API server is away."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    @contextlib.contextmanager
+    def in_thread(self) -> Iterator[Self]:
+        """Run in a thread of its own, for programs and tests without an event loop."""
+        ready, stop = threading.Event(), asyncio.Event()
+        loops: list[asyncio.AbstractEventLoop] = []
+
+        async def serve() -> None:
+            loops.append(asyncio.get_running_loop())
+            async with self:
+                ready.set()
+                await stop.wait()
+
+        thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)
+        thread.start()
+        ready.wait()
+        try:
+            yield self
+        finally:
+            loops[0].call_soon_threadsafe(stop.set)
+            thread.join()
+
+    # -- for clients ----------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self._port}"
+
+    def cluster(self, token: str | None = None) -> Cluster:
+        """How the client of ``drakit.wire.kube`` gets here, by default with one of the tokens."""
+        if token is None and self.tokens:
+            token = min(self.tokens)
+        trust = AuthorityFile(self._authority) if self._authority else SystemTrust()
+        return Cluster(
+            Endpoint.parse(self.url), Fixed(Credential(token)), trust, origin="FakeApiServer"
+        )
+
+    def kubeconfig(self) -> str:
+        """A kubeconfig (JSON) for programs under test."""
+        cluster: Document = {"server": self.url}
+        if self._authority:
+            with open(self._authority, "rb") as file:
+                cluster["certificate-authority-data"] = base64.b64encode(file.read()).decode()
+        user = {"token": min(self.tokens)} if self.tokens else {}
+        return json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "fake",
+                "clusters": [{"name": "fake", "cluster": cluster}],
+                "users": [{"name": "fake", "user": user}],
+                "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": "fake"}}],
+            }
+        )
+
+    # -- the objects, from outside ----------------------------------------------------------------
+
+    def add(self, plural: str, document: Document, *, namespace: str = "") -> Document:
+        """Create an object, under the same rules as a request."""
+        kind = KINDS[plural]
+        if kind.namespaced and not namespace:
+            namespace = (document.get("metadata") or {}).get("namespace") or "default"
+        created = self.table.create(kind, namespace, document)
+        self._notify()
+        return created
+
+    def change(
+        self, plural: str, name: str, patch: Document, *, namespace: str = "", subresource: str = ""
+    ) -> Document:
+        """Merge *patch* into an object, as somebody else would."""
+        key = self._key(plural, name, namespace)
+        changed = merge_patch(self.table.get(key), patch)
+        changed["metadata"].pop("resourceVersion", None)
+        result = self.table.update(KINDS[plural], key, changed, subresource=subresource)
+        self._notify()
+        return result
+
+    def remove(self, plural: str, name: str, *, namespace: str = "") -> None:
+        """Delete an object."""
+        self.table.delete(KINDS[plural], self._key(plural, name, namespace))
+        self._notify()
+
+    def objects(self, plural: str, *, fields: str = "", namespace: str = "") -> list[Document]:
+        """The objects of a kind, by name."""
+        selector = Selector.parse(plural, fields, "", self.table.minor)
+        return self.table.select(plural, namespace, selector)
+
+    def wipe_slices(self, node: str, driver: str | None = None) -> int:
+        """Delete the slices of *node*: all of them, as at kubelet start, or those of *driver*."""
+        fields = f"spec.nodeName={node}" + (f",spec.driver={driver}" if driver else "")
+        doomed = self.objects("resourceslices", fields=fields)
+        for document in doomed:
+            self.remove("resourceslices", document["metadata"]["name"])
+        return len(doomed)
+
+    @staticmethod
+    def _key(plural: str, name: str, namespace: str) -> Key:
+        return plural, (namespace or "default") if KINDS[plural].namespaced else "", name
+
+    # -- trouble ----------------------------------------------------------------------------------
+
+    def plan(
+        self, fault: Fault, *, times: int = 1, when: Callable[[Seen], bool] = lambda _: True
+    ) -> None:
+        """Let *fault* happen to the next *times* requests for which *when* holds."""
+        self._planned.append(_Planned(fault, times, when))
+
+    def compact(self) -> None:
+        """Forget history: whoever watches from before now gets 410."""
+        self.table.compact()
+        self._notify()
+
+    def bookmark(self) -> None:
+        """Send a bookmark to every watch that allowed them."""
+        for watch in self._watches:
+            watch.bookmark_due = True
+        self._notify()
+
+    def end_watches(self) -> None:
+        """Let every watch end as if its time were over."""
+        for watch in self._watches:
+            watch.ended = True
+        self._notify()
+
+    def disconnect(self) -> None:
+        """Cut every connection."""
+        if self._server is not None:
+            self._server.disconnect()
+
+    @property
+    def connections(self) -> int:
+        """How many connections were made since the last start."""
+        return self._server.connections if self._server is not None else 0
+
+    @property
+    def watching(self) -> int:
+        """How many watches are under way."""
+        return len(self._watches)
+
+    def _notify(self) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake_watches)
+
+    def _wake_watches(self) -> None:
+        for watch in self._watches:
+            watch.news.set()
+
+    # -- a connection -----------------------------------------------------------------------------
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # The client may talk something else.
+        with contextlib.suppress(h11.RemoteProtocolError, h11.LocalProtocolError):
+            await self._converse(_ServerConnection(reader, writer))
+
+    async def _converse(self, connection: _ServerConnection) -> None:
+        while (seen := await connection.request()) is not None:
+            self.requests.append(seen)
+            fault = self._fault_for(seen)
+            if fault is None or fault.trouble in (Trouble.SLOW, Trouble.CUT_AFTER):
+                await asyncio.sleep(fault.seconds if fault else 0)
+                if not await self._respond(seen, connection, fault):
+                    return
+            elif not await self._misbehave(fault, connection):
+                return
+            if not connection.next_cycle():
+                return
+
+    async def _respond(
+        self, seen: Seen, connection: _ServerConnection, fault: Fault | None
+    ) -> bool:
+        """Carry a request out and answer it; false when the answer is to be withheld."""
+        try:
+            self._authorize(seen)
+            if seen.verb == "watch":
+                await self._watch(seen, connection)
+                return True
+            code, document = self._answer(seen)
+        except Refusal as refusal:
+            code, document = refusal.code, refusal.status()
+        if fault is not None and fault.trouble is Trouble.CUT_AFTER:
+            return False
+        await connection.reply(code, document)
+        return True
+
+    def _fault_for(self, seen: Seen) -> Fault | None:
+        for planned in self._planned:
+            if planned.times > 0 and planned.when(seen):
+                planned.times -= 1
+                return planned.fault
+        return self.chance(seen) if self.chance is not None else None
+
+    @staticmethod
+    async def _misbehave(fault: Fault, connection: _ServerConnection) -> bool:
+        """Answer wrongly or not at all; false when the connection is to be cut."""
+        if fault.trouble is Trouble.ANSWER:
+            headers = [] if fault.retry_after is None else [("Retry-After", str(fault.retry_after))]
+            refusal = Refusal(fault.status, "Injected", "injected by the test")
+            await connection.reply(fault.status, refusal.status(), headers)
+            return True
+        if fault.trouble is Trouble.GARBAGE:
+            await connection.raw(fault.data)
+        return False
+
+    def _authorize(self, seen: Seen) -> None:
+        if self.tokens is not None:
+            scheme, _, token = seen.headers.get("authorization", "").partition(" ")
+            if scheme != "Bearer" or token not in self.tokens:
+                raise Refusal(401, "Unauthorized", "Unauthorized")
+        if seen.plural in self.unserved:
+            raise Refusal(404, "NotFound", _NOT_SERVED)
+        if (seen.verb, seen.plural) in self.forbidden:
+            kind = KINDS[seen.plural]
+            raise Refusal(
+                403,
+                "Forbidden",
+                f'{kind.qualified} is forbidden: User "test" cannot {seen.verb} resource '
+                f'"{kind.plural}" in API group "{kind.group}" at the cluster scope',
+                {"group": kind.group, "kind": kind.plural, "name": seen.name},
+            )
+
+    # -- requests -----------------------------------------------------------------------------------
+
+    def _answer(self, seen: Seen) -> tuple[int, Document]:
+        if seen.path == "/version":
+            major, minor = self.version.split(".")[:2]
+            return 200, {"major": major, "minor": minor, "gitVersion": f"v{self.version}.0"}
+        if seen.path.endswith("/selfsubjectaccessreviews"):
+            return 201, self._review(_body(seen))
+        kind, namespace, name, subresource = _route(seen.path)
+        key = (kind.plural, namespace, name)
+        try:
+            return self._perform(seen, kind, key, subresource)
+        finally:
+            self._notify()
+
+    def _perform(self, seen: Seen, kind: Kind, key: Key, subresource: str) -> tuple[int, Document]:
+        if seen.verb == "list":
+            return 200, self._list(seen, kind, key[1])
+        if seen.verb == "get":
+            return 200, self.table.get(key)
+        if seen.verb == "create":
+            if kind.namespaced and not key[1]:
+                raise Refusal(405, "MethodNotAllowed", "the namespace is missing")
+            keep = seen.query.get("dryRun") != "All"
+            return 201, self.table.create(kind, key[1], _body(seen), keep=keep)
+        if seen.verb == "update":
+            return 200, self.table.update(kind, key, _body(seen), subresource=subresource)
+        if seen.verb == "patch":
+            return 200, self._patch(seen, kind, key, subresource)
+        if seen.verb == "delete":
+            options = _body(seen) if seen.body else {}
+            self.table.delete(kind, key, options.get("preconditions"))
+            return 200, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+        if seen.verb == "deletecollection":
+            for document in self.table.select(kind.plural, key[1], self._selector(seen, kind)):
+                metadata = document["metadata"]
+                self.table.delete(kind, (kind.plural, key[1], metadata["name"]))
+            return 200, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+        raise Refusal(405, "MethodNotAllowed", f"{seen.method} is not allowed here")
+
+    def _selector(self, seen: Seen, kind: Kind) -> Selector:
+        fields, labels = seen.query.get("fieldSelector", ""), seen.query.get("labelSelector", "")
+        return Selector.parse(kind.plural, fields, labels, self.table.minor)
+
+    def _list(self, seen: Seen, kind: Kind, namespace: str) -> Document:
+        start, revision = 0, self.table.revision
+        if token := seen.query.get("continue"):
+            number, revision, start = (int(part) for part in token.split("."))
+            if revision < self.table.compacted or number not in self._pages:
+                raise Refusal(410, "Expired", "The provided continue parameter is too old")
+            found = self._pages[number]
+        else:
+            found = self.table.select(kind.plural, namespace, self._selector(seen, kind))
+            number = next(self._numbers)
+            self._pages[number] = found
+        limit = int(seen.query.get("limit") or 0)
+        metadata: Document = {"resourceVersion": str(revision)}
+        if limit and len(found) > start + limit:
+            metadata |= {
+                "continue": f"{number}.{revision}.{start + limit}",
+                "remainingItemCount": len(found) - start - limit,
+            }
+        else:
+            del self._pages[number]
+        page = found[start : start + limit] if limit else found[start:]
+        items = [{k: v for k, v in d.items() if k not in ("apiVersion", "kind")} for d in page]
+        return {
+            "apiVersion": kind.api_version,
+            "kind": f"{kind.name}List",
+            "metadata": metadata,
+            "items": items,
+        }
+
+    def _patch(self, seen: Seen, kind: Kind, key: Key, subresource: str) -> Document:
+        how = seen.headers.get("content-type", "")
+        body = _body(seen)
+        if how == "application/apply-patch+yaml":
+            manager = seen.query.get("fieldManager")
+            if not manager:
+                raise Refusal(422, "Invalid", "fieldManager: Required value: is required for apply")
+            force = seen.query.get("force") == "true"
+            return self.table.apply(kind, key, body, manager, subresource=subresource, force=force)
+        stored = self.table.get(key)
+        if how == "application/json-patch+json":
+            changed = _json_patch(stored, body)
+        elif how in ("application/merge-patch+json", "application/strategic-merge-patch+json"):
+            changed = merge_patch(stored, body)
+        else:
+            raise Refusal(415, "UnsupportedMediaType", f"no patch: {how}")
+        return self.table.update(kind, key, changed, subresource=subresource)
+
+    def _review(self, body: Document) -> Document:
+        asked = (body.get("spec") or {}).get("resourceAttributes") or {}
+        denied = (asked.get("verb"), asked.get("resource")) in self.forbidden
+        return body | {"metadata": {}, "status": {"allowed": not denied}}
+
+    # -- watches --------------------------------------------------------------------------------------
+
+    async def _watch(self, seen: Seen, connection: _ServerConnection) -> None:
+        kind, namespace, _, _ = _route(seen.path)
+        watch = _Watch(
+            self.table,
+            kind,
+            namespace,
+            self._selector(seen, kind),
+            bookmarks=seen.query.get("allowWatchBookmarks") == "true",
+        )
+        version = seen.query.get("resourceVersion", "")
+        if version and int(version) < self.table.compacted and not self.gone_as_event:
+            self.table.since(int(version))
+        self._watches.add(watch)
+        seconds = float(seen.query.get("timeoutSeconds") or 1800)
+        closed = asyncio.create_task(connection.closed())
+        try:
+            await connection.begin_stream()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    async for event in watch.events(version, closed):
+                        await connection.stream(event)
+            await connection.end_stream()
+        finally:
+            self._watches.discard(watch)
+            closed.cancel()
+            await asyncio.gather(closed, return_exceptions=True)
+
+
+class _Watch:
+    """One watch: reads the table's history from where it stands whenever there is news."""
+
+    def __init__(
+        self, table: ObjectTable, kind: Kind, namespace: str, selector: Selector, *, bookmarks: bool
+    ) -> None:
+        self._table = table
+        self._kind = kind
+        self._namespace = namespace
+        self._selector = selector
+        self._bookmarks = bookmarks
+        self.news = asyncio.Event()
+        self.bookmark_due = False
+        self.ended = False
+
+    async def events(self, version: str, closed: asyncio.Task[None]) -> AsyncIterator[Document]:
+        position = int(version) if version else 0
+        if position == 0:
+            position = self._table.revision
+            for document in self._table.select(self._kind.plural, self._namespace, self._selector):
+                yield {"type": "ADDED", "object": document}
+        while not self.ended and not closed.done():
+            try:
+                for happening in list(self._table.since(position)):
+                    position = happening.revision
+                    if event := self._event(
+                        happening.key, happening.before, happening.after, position
+                    ):
+                        yield event
+            except Refusal as refusal:
+                yield {"type": "ERROR", "object": refusal.status()}
+                return
+            position = max(position, self._table.revision)
+            if self.bookmark_due and self._bookmarks and self._table.revision == position:
+                self.bookmark_due = False
+                head = {"apiVersion": self._kind.api_version, "kind": self._kind.name}
+                metadata = {"resourceVersion": str(position)}
+                yield {"type": "BOOKMARK", "object": head | {"metadata": metadata}}
+            waiting = asyncio.ensure_future(self.news.wait())
+            try:
+                await asyncio.wait({waiting, closed}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                waiting.cancel()
+            self.news.clear()
+
+    def _event(
+        self, key: Key, before: Document | None, after: Document | None, revision: int
+    ) -> Document | None:
+        if key[0] != self._kind.plural:
+            return None
+        was = before is not None and self._selector.matches(key, before, self._namespace)
+        now = after is not None and self._selector.matches(key, after, self._namespace)
+        if now:
+            return {"type": "MODIFIED" if was else "ADDED", "object": after}
+        if was:
+            assert before is not None
+            metadata = before["metadata"] | {"resourceVersion": str(revision)}
+            return {"type": "DELETED", "object": before | {"metadata": metadata}}
+        return None
+
+
+class _ServerConnection:
+    """HTTP/1.1 from the server's side."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._http = h11.Connection(h11.SERVER)
+
+    async def _event(self) -> Any:
+        while True:
+            event = self._http.next_event()
+            if event is not h11.NEED_DATA:
+                return event
+            self._http.receive_data(await self._reader.read(65536))
+
+    async def request(self) -> Seen | None:
+        head = await self._event()
+        if not isinstance(head, h11.Request):
+            return None
+        body = b""
+        while isinstance(event := await self._event(), h11.Data):
+            body += bytes(event.data)
+        if not isinstance(event, h11.EndOfMessage):
+            return None
+        url = urlsplit(head.target.decode())
+        parameters = {k: v[-1] for k, v in parse_qs(url.query, keep_blank_values=True).items()}
+        method = head.method.decode()
+        verb, plural, name = _verb(method, url.path, parameters)
+        headers = {k.decode(): v.decode("latin-1") for k, v in head.headers}
+        return Seen(method, url.path, parameters, verb, plural, name, headers, body)
+
+    async def _send(self, *events: Any) -> None:
+        for event in events:
+            self._writer.write(self._http.send(event) or b"")
+        await self._writer.drain()
+
+    async def reply(
+        self, code: int, document: Document, headers: list[tuple[str, str]] | None = None
+    ) -> None:
+        body = json.dumps(document).encode()
+        fields = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+        head = h11.Response(status_code=code, headers=fields + (headers or []))
+        await self._send(head, h11.Data(data=body), h11.EndOfMessage())
+
+    async def begin_stream(self) -> None:
+        fields = [("Content-Type", "application/json"), ("Transfer-Encoding", "chunked")]
+        await self._send(h11.Response(status_code=200, headers=fields))
+
+    async def stream(self, document: Document) -> None:
+        await self._send(h11.Data(data=json.dumps(document).encode() + b"\n"))
+
+    async def end_stream(self) -> None:
+        await self._send(h11.EndOfMessage())
+
+    async def raw(self, data: bytes) -> None:
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def closed(self) -> None:
+        """Returns when the client has gone."""
+        with contextlib.suppress(OSError):
+            while await self._reader.read(65536):
+                pass
+
+    def next_cycle(self) -> bool:
+        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+            self._http.start_next_cycle()
+            return not self._reader.at_eof()
+        return False
+
+
+def _body(seen: Seen) -> Any:
+    try:
+        return json.loads(seen.body)
+    except ValueError as error:
+        raise Refusal(400, "BadRequest", f"the body is no JSON: {error}") from error
+
+
+def _parts(path: str) -> list[str]:
+    return [unquote(part) for part in path.strip("/").split("/")]
+
+
+def _route(path: str) -> tuple[Kind, str, str, str]:
+    """Kind, namespace, name and subresource of a path; raises 404 for what is not served."""
+    parts = _parts(path)
+    group, rest = (
+        ("", parts[2:]) if parts[0] == "api" else (parts[1] if parts[1:] else "", parts[3:])
+    )
+    version = parts[1] if parts[0] == "api" and parts[1:] else (parts[2] if parts[2:] else "")
+    namespace = ""
+    if rest[:1] == ["namespaces"] and len(rest) > 2:
+        namespace, rest = rest[1], rest[2:]
+    kind = KINDS.get(rest[0]) if rest else None
+    if kind is None or (kind.group, kind.version) != (group, version) or len(rest) > 3:
+        raise Refusal(404, "NotFound", _NOT_SERVED)
+    _, name, subresource = (*rest, "", "")[:3]
+    return kind, namespace, name, subresource
+
+
+def _verb(method: str, path: str, parameters: Mapping[str, str]) -> tuple[str, str, str]:
+    """The RBAC verb, plural and name of a request."""
+    try:
+        kind, _, name, _ = _route(path)
+    except Refusal:
+        return method.lower(), "", ""
+    collection = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
+    single = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+    verb = (single if name else collection).get(method, method.lower())
+    if verb == "list" and parameters.get("watch") in ("1", "true"):
+        verb = "watch"
+    return verb, kind.plural, name
+
+
+def _json_patch(document: Document, operations: list[Document]) -> Document:
+    """``add``, ``replace``, ``remove`` and ``test`` of RFC 6902."""
+    result = json.loads(json.dumps(document))
+    for operation in operations:
+        steps = [
+            part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]
+        ]
+        target: Any = result
+        try:
+            for step in steps[:-1]:
+                target = target[int(step)] if isinstance(target, list) else target[step]
+            _operate(target, steps[-1], operation)
+        except (KeyError, IndexError, ValueError, TypeError) as error:
+            raise Refusal(422, "Invalid", f"the JSON patch does not fit: {error}") from error
+    return result  # type: ignore[no-any-return]
+
+
+def _operate(target: Any, last: str, operation: Document) -> None:
+    at: Any = last
+    if isinstance(target, list):
+        at = len(target) if last == "-" else int(last)
+    if operation["op"] == "test":
+        if target[at] != operation["value"]:
+            raise ValueError(f"test of {operation['path']} failed")
+    elif operation["op"] == "remove":
+        del target[at]
+    elif operation["op"] == "add" and isinstance(target, list):
+        target.insert(at, operation["value"])
+    elif operation["op"] in ("add", "replace"):
+        target[at] = operation["value"]
+    else:
+        raise ValueError(f"operation {operation['op']!r} is not known")

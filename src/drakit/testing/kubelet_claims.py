@@ -1,0 +1,127 @@
+"""What a kubelet remembers about claims, and the checkpoint it keeps of that."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class CachedDevice:
+    """A device as the driver answered it."""
+
+    pool: str
+    name: str
+    share: str | None
+    requests: tuple[str, ...]
+    cdi: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class ClaimInfo:
+    """A claim on this node. ``prepared`` and ``unpreparing`` are in memory only, as in reality."""
+
+    uid: str
+    name: str
+    namespace: str
+    pods: set[str]
+    drivers: dict[str, list[CachedDevice]]
+    skipped: frozenset[tuple[str, str]]
+    """(driver, operation) pairs that every device of that driver asks to be left out."""
+    prepared: bool = False
+    unpreparing: bool = False
+
+
+def cached_device(message: Any) -> CachedDevice:
+    """From a ``Device`` message of either version."""
+    has_share = "share_id" in message.DESCRIPTOR.fields_by_name and message.HasField("share_id")
+    return CachedDevice(
+        pool=message.pool_name,
+        name=message.device_name,
+        share=message.share_id if has_share else None,
+        requests=tuple(message.request_names),
+        cdi=tuple(message.cdi_device_ids),
+    )
+
+
+def write_checkpoint(path: str, infos: Iterable[ClaimInfo]) -> None:
+    """Write the file in the real format: tools for people read it."""
+    data = json.dumps(
+        {
+            "kind": "DRACheckpoint",
+            "apiVersion": "checkpoint.dra.kubelet.k8s.io/v1",
+            "ClaimInfoStateList": [_state(info) for info in infos],
+        }
+    )
+    with open(f"{path}.new", "w", encoding="utf-8") as file:
+        json.dump({"Data": data, "Checksum": zlib.crc32(data.encode())}, file)
+    os.replace(f"{path}.new", path)
+
+
+def read_checkpoint(path: str) -> list[ClaimInfo]:
+    """Read it back; a missing file is empty, a damaged one is a ``ValueError``: no kubelet then."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            stored = json.load(file)
+    except FileNotFoundError:
+        return []
+    if zlib.crc32(stored["Data"].encode()) != stored["Checksum"]:
+        raise ValueError(f"{path} is damaged; a kubelet does not start with it")
+    return [_info(state) for state in json.loads(stored["Data"])["ClaimInfoStateList"]]
+
+
+def _state(info: ClaimInfo) -> dict[str, Any]:
+    return {
+        "ClaimUID": info.uid,
+        "ClaimName": info.name,
+        "Namespace": info.namespace,
+        "PodUIDs": {pod: {} for pod in sorted(info.pods)},
+        "DriverState": {
+            driver: {
+                "Devices": [
+                    {
+                        "PoolName": device.pool,
+                        "DeviceName": device.name,
+                        "ShareID": device.share,
+                        "RequestNames": list(device.requests),
+                        "CDIDeviceIDs": list(device.cdi),
+                    }
+                    for device in devices
+                ],
+                "skipNodeOperations": sorted(op for name, op in info.skipped if name == driver),
+            }
+            for driver, devices in info.drivers.items()
+        },
+    }
+
+
+def _info(state: dict[str, Any]) -> ClaimInfo:
+    drivers = state["DriverState"]
+    return ClaimInfo(
+        uid=state["ClaimUID"],
+        name=state["ClaimName"],
+        namespace=state["Namespace"],
+        pods=set(state["PodUIDs"]),
+        drivers={
+            driver: [
+                CachedDevice(
+                    pool=device["PoolName"],
+                    name=device["DeviceName"],
+                    share=device["ShareID"],
+                    requests=tuple(device["RequestNames"]),
+                    cdi=tuple(device["CDIDeviceIDs"]),
+                )
+                for device in each["Devices"]
+            ]
+            for driver, each in drivers.items()
+        },
+        skipped=frozenset(
+            (driver, operation)
+            for driver, each in drivers.items()
+            for operation in each["skipNodeOperations"]
+        ),
+    )

@@ -1,0 +1,248 @@
+"""A whole simulated node: kubelet, container runtime and API server around one driver.
+
+What happens to a pod on a real node happens here in the same order: the kubelet prepares its claims,
+the runtime starts the sandbox and creates the containers with the CDI devices the kubelet names, and
+at the end the containers stop before the claims are unprepared. The driver under test is a real one,
+in this process (:class:`~drakit.kit.host.Host`) or in another (:meth:`SimulatedNode.arguments`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from drakit.core.objects import (
+    AllocationResult,
+    ResourceClaim,
+    from_builtins,
+    to_builtins,
+)
+from drakit.kit.driver import Discover
+from drakit.kit.host import DriverGauges, Host
+from drakit.kit.options import HostOptions
+from drakit.kit.steward import Steward
+from drakit.testing.apiserver import FakeApiServer
+from drakit.testing.kubelet import FakeKubelet, Pod, PodClaim, Use
+from drakit.testing.kubelet_plugins import QUICK, Timing
+from drakit.testing.releases import CONTAINERD_2_4, Release
+from drakit.testing.runtime import FakeContainer, FakeRuntime
+from drakit.wire.kube import Client
+
+
+@dataclass(frozen=True)
+class RunningPod:
+    """A pod on the simulated node."""
+
+    pod: Pod
+    sandbox_id: str
+    containers: Mapping[str, FakeContainer] = field(default_factory=dict)
+
+    @property
+    def uid(self) -> str:
+        """The pod's UID."""
+        return self.pod.uid
+
+
+class SimulatedNode:
+    """The doubles, wired together in *directory*; start it with ``async with``.
+
+    The directory's path must be short: it holds unix sockets.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        *,
+        name: str = "node-1",
+        version: str = "1.37",
+        release: Release = CONTAINERD_2_4,
+        timing: Timing = QUICK,
+        online_cpus: str = "0-1023",
+        request_timeout: float = 30.0,
+    ) -> None:
+        self.directory = directory
+        self.name = name
+        self.cdi_dir = os.path.join(directory, "cdi")
+        self.cgroup_root = os.path.join(directory, "cgroup")
+        self.nri_socket = os.path.join(directory, "nri.sock")
+        self.kubelet_root = os.path.join(directory, "kubelet")
+        for path in (self.cdi_dir, self.cgroup_root, self.kubelet_root):
+            os.makedirs(path, exist_ok=True)
+        with open(os.path.join(self.cgroup_root, "cgroup.controllers"), "w") as file:
+            file.write("cpuset cpu memory hugetlb\n")  # what tells cgroup v2 from v1
+        self.api = FakeApiServer(version=version)
+        self.kubelet = FakeKubelet(
+            self.kubelet_root,
+            node=name,
+            version=version,
+            timing=timing,
+            wipe=self.api.wipe_slices,
+            get_claim=self._claim,
+        )
+        self.runtime = FakeRuntime(
+            self.nri_socket,
+            release=release,
+            cdi_directories=[self.cdi_dir],
+            online_cpus=online_cpus,
+            request_timeout=request_timeout,
+            cgroup_root=self.cgroup_root,
+        )
+        self._numbers = itertools.count(1)
+
+    async def __aenter__(self) -> Self:
+        self.api.add("nodes", {"metadata": {"name": self.name}})
+        await self.api.start()
+        await self.runtime.up()
+        await self.kubelet.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(self.api.stop)
+            stack.push_async_callback(self.runtime.down)
+            stack.push_async_callback(self.kubelet.stop)
+
+    # -- the driver --------------------------------------------------------------------------------
+
+    def settings(self) -> dict[str, Any]:
+        """Settings (of :class:`HostOptions`, by field) that make a driver serve this node."""
+        return {
+            "hostname_override": self.name,
+            "kubelet_root_dir": self.kubelet_root,
+            "nri_socket": self.nri_socket,
+            "cdi_dir": self.cdi_dir,
+            "cgroup_root": self.cgroup_root,
+            "bind_address": "127.0.0.1:0",
+        }
+
+    def arguments(self) -> list[str]:
+        """The same as flags of a driver's command, with a kubeconfig for the API double."""
+        kubeconfig = os.path.join(self.directory, "kubeconfig.json")
+        with open(kubeconfig, "w", encoding="utf-8") as file:
+            file.write(self.api.kubeconfig())
+        flags = [f"--{key.replace('_', '-')}={value}" for key, value in self.settings().items()]
+        return [*flags, f"--kubeconfig={kubeconfig}"]
+
+    def host(
+        self,
+        discover: Discover,
+        options: HostOptions,
+        gauges: DriverGauges | None = None,
+        steward: Steward | None = None,
+    ) -> Host:
+        """A host for this node, to be run by the caller. *options* come from :meth:`settings`."""
+        client = Client(self.api.cluster())
+        return Host(
+            discover, options, node=self.name, client=client, gauges=gauges, steward=steward
+        )
+
+    # -- claims and pods ---------------------------------------------------------------------------
+
+    def allocate(
+        self,
+        name: str,
+        results: Iterable[AllocationResult],
+        *,
+        config: Sequence[Mapping[str, Any]] = (),
+        consumers: Sequence[str] = (),
+        namespace: str = "default",
+        annotations: Mapping[str, str] | None = None,
+    ) -> ResourceClaim:
+        """Create a claim that the scheduler has allocated: *results*, for the pods *consumers*.
+
+        *consumers* are pod names; UIDs follow the double's rule ``uid-of-<name>``.
+        """
+        number = next(self._numbers)
+        reserved = [
+            {"resource": "pods", "name": each, "uid": f"uid-of-{each}"} for each in consumers
+        ]
+        document = {
+            "metadata": {
+                "name": name,
+                "namespace": namespace,
+                "uid": f"c1a10000-0000-4000-8000-{number:012x}",
+                "annotations": dict(annotations or {}),
+            },
+            "spec": {"devices": {"requests": []}},
+            "status": {
+                "allocation": {
+                    "devices": {
+                        "results": [to_builtins(result) for result in results],
+                        "config": list(config),
+                    }
+                },
+                "reservedFor": reserved,
+            },
+        }
+        added = self.api.add("resourceclaims", document, namespace=namespace)
+        status = {"status": document["status"]}
+        self.api.change("resourceclaims", name, status, namespace=namespace, subresource="status")
+        return from_builtins(
+            self.api.table.get(self.api._key("resourceclaims", name, namespace)) or added,
+            ResourceClaim,
+        )
+
+    async def run_pod(
+        self,
+        name: str,
+        containers: Mapping[str, Sequence[str | tuple[str, str]]] | None = None,
+        *,
+        namespace: str = "default",
+    ) -> RunningPod:
+        """Start a pod: each container with the claims it uses, whole or as (claim, request).
+
+        Raises what the kubelet (``PrepareError``) or the runtime (``RuntimeFailure``) would report.
+        """
+        wanted = {
+            container: tuple(Use(u) if isinstance(u, str) else Use(*u) for u in uses)
+            for container, uses in (containers or {"main": ()}).items()
+        }
+        claims = dict.fromkeys(use.claim for uses in wanted.values() for use in uses)
+        pod = Pod(
+            name=name,
+            namespace=namespace,
+            claims=tuple(PodClaim(claim, claim) for claim in claims),
+            containers=wanted,
+        )
+        running = await self.kubelet.run_pod(pod)
+        sandbox = await self.runtime.run_pod(name, namespace=namespace, uid=pod.uid)
+        made = {
+            container: await self.runtime.run(
+                sandbox.id, container, cdi_devices=running.cdi_devices.get(container, ())
+            )
+            for container in wanted
+        }
+        return RunningPod(pod, sandbox.id, made)
+
+    async def restart_container(self, running: RunningPod, name: str) -> FakeContainer:
+        """A container ends and is created anew: no driver is asked, the CDI devices are the same."""
+        devices = self.kubelet.cdi_devices(running.uid)[name]
+        old = running.containers[name]
+        await self.runtime.stop(old.id)
+        new = await self.runtime.run(running.sandbox_id, name, cdi_devices=devices)
+        await self.runtime.remove(old.id)
+        return new
+
+    async def delete_pod(self, running: RunningPod) -> None:
+        """End a pod in the kubelet's order: containers, claims, then the sandbox goes."""
+        await self.runtime.stop_pod(running.sandbox_id)
+        await self.kubelet.stop_pod(running.uid)
+        await self.runtime.remove_pod(running.sandbox_id)
+
+    async def _claim(self, namespace: str, name: str) -> ResourceClaim | None:
+        found = [
+            each
+            for each in self.api.objects("resourceclaims", namespace=namespace)
+            if each["metadata"]["name"] == name
+        ]
+        return from_builtins(found[0], ResourceClaim) if found else None

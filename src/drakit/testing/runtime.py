@@ -1,0 +1,494 @@
+"""A container runtime that exists only in memory: the other end of NRI, for tests of drivers.
+
+It listens on a socket, registers and synchronises plugins, tells them what happens to scripted
+pods and containers, and applies what they answer to its model of the containers' limits::
+
+    async with FakeRuntime(socket_path, cdi_directories=[cdi]) as runtime:
+        await runtime.plugin_ready()
+        pod = await runtime.run_pod("web")
+        container = await runtime.create(pod.id, "app", cdi_devices=["dra.cpu/claim=…"])
+        await runtime.start(container.id)
+        assert runtime.container(container.id).cpus == "2-3"
+
+It is as unforgiving as the real ones: a plugin that is late is dropped and the container created
+without it, unknown event bits refuse the registration, contradictions fail the creation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import socket
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from drakit.core.cpuset import CpuSet
+from drakit.kit.cgroups import relative_path
+from drakit.testing.containers import FakeContainer
+from drakit.testing.merging import Merger, PluginConflictError, replace_env
+from drakit.testing.plugins import CallRecord, Roster, RuntimeFailure
+from drakit.testing.releases import CONTAINERD_2_4, Release
+from drakit.wire.cdi.catalogue import Catalogue
+from drakit.wire.cdi.spec import CdiError
+from drakit.wire.nri import nri_pb2
+from drakit.wire.nri.events import (
+    ContainerChange,
+    CreateContainer,
+    PodChange,
+    StopContainer,
+    Synchronize,
+    UpdateContainer,
+)
+from drakit.wire.nri.frames import LONGEST_SENT
+from drakit.wire.nri.session import StatusError
+from drakit.wire.nri.values import (
+    NOTHING,
+    Container,
+    Pod,
+    Resources,
+    State,
+    Update,
+    adjustment_from,
+    update_from,
+)
+from drakit.wire.nri.versions import Event
+
+__all__ = ["CallRecord", "FakeContainer", "FakeRuntime", "RuntimeFailure"]
+
+
+class FakeRuntime:
+    """The runtime side of NRI over a model of pods and containers.
+
+    *release* decides about the NRI version and its ways; *online_cpus* is what the kernel would
+    accept; *message_limit* is where Synchronize is split (4 MiB in real ones). With *cgroup_root*
+    every container has a directory with cgroup v2 files there, which a driver may write, too.
+    Real ones wait 2 and 5 seconds for a request and a registration, this one longer unless told:
+    a busy machine must not look like a dead plugin.
+    """
+
+    def __init__(
+        self,
+        socket_path: str,
+        *,
+        release: Release = CONTAINERD_2_4,
+        cdi_directories: Sequence[str] = (),
+        online_cpus: str = "0-1023",
+        request_timeout: float = 30.0,
+        registration_timeout: float = 30.0,
+        message_limit: int = LONGEST_SENT,
+        cgroup_root: str | None = None,
+    ) -> None:
+        self.socket_path = socket_path
+        self.release = release
+        self.cdi_directories = tuple(cdi_directories)
+        self.online_cpus = CpuSet.parse(online_cpus)
+        self.cgroup_root = cgroup_root
+        self.pods: dict[str, Pod] = {}
+        self.containers: dict[str, FakeContainer] = {}
+        self.failed_updates: list[tuple[str, str]] = []
+        """(container, reason) of updates in answers: real runtimes log and forget them."""
+        self._roster = Roster(
+            release,
+            self,
+            request_timeout=request_timeout,
+            registration_timeout=registration_timeout,
+            message_limit=message_limit,
+        )
+        self._forgotten_pods: set[str] = set()
+        self._numbers = itertools.count(1)
+        self._listener: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+
+    # -- its life -------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self.up()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.down()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.socket_path)
+
+    async def up(self) -> None:
+        """Start listening, replacing a socket file that an earlier life left behind."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.socket_path)
+        listener = self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.setblocking(False)
+        listener.bind(self.socket_path)
+        listener.listen(16)
+        self._accepting = asyncio.create_task(self._roster.accept(listener))
+
+    async def down(self) -> None:
+        """Stop: every connection is closed, containers go on, the socket file stays behind."""
+        try:
+            if self._accepting is not None:
+                self._accepting.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self._accepting
+        finally:
+            self._accepting = None
+            if self._listener is not None:
+                self._listener.close()
+                self._listener = None
+            await self._roster.close("the runtime stopped")
+        self._forgotten_pods.update(self.pods)
+
+    async def restart(self) -> None:
+        """Stop and start, with all pods and containers still alive.
+
+        As with containerd, the end of pods from before is not told to plugins any more.
+        """
+        await self.down()
+        await self.up()
+
+    async def launch(self) -> int:
+        """Give the descriptor a plugin inherits that the runtime launches by itself.
+
+        The plugin is greeted in the background; what it registers as is up to it.
+        """
+        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        mine.setblocking(False)
+        self._roster.welcome(mine)
+        return its.detach()
+
+    # -- its plugins ----------------------------------------------------------------------
+
+    async def plugin_ready(self, name: str | None = None) -> str:
+        """Wait until a plugin (of that name) is synchronised; returns ``index-name``."""
+        async with self._roster.changed:
+            while True:
+                for peer in self._roster.peers:
+                    if name is None or peer.name == name:
+                        return str(peer)
+                await self._roster.changed.wait()
+
+    async def plugin_gone(self) -> None:
+        """Wait until no plugin is connected and synchronised."""
+        async with self._roster.changed:
+            await self._roster.changed.wait_for(lambda: not self._roster.peers)
+
+    def disconnect_plugins(self, reason: str = "on purpose") -> None:
+        """Cut all connections; plugins may connect again at once."""
+        self._roster.disconnect(reason)
+
+    @property
+    def plugins(self) -> list[str]:
+        """The synchronised plugins in the order they are asked, as ``index-name``."""
+        return [str(peer) for peer in self._roster.peers]
+
+    @property
+    def calls(self) -> deque[CallRecord]:
+        """The calls made to plugins (the last 100 000), the latest last."""
+        return self._roster.calls
+
+    @property
+    def drops(self) -> list[str]:
+        """Why plugins were dropped; after each, containers were created without them."""
+        return self._roster.drops
+
+    @property
+    def connections(self) -> int:
+        """How many plugins have connected so far."""
+        return self._roster.connections
+
+    @property
+    def wedged(self) -> bool:
+        """Whether an unsolicited update met an event in a release that cannot bear it."""
+        return self._roster.wedged
+
+    # -- pods -----------------------------------------------------------------------------
+
+    async def run_pod(
+        self,
+        name: str,
+        *,
+        namespace: str = "default",
+        uid: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+    ) -> Pod:
+        """Start a pod's sandbox. Raises :class:`RuntimeFailure` when a plugin refuses it."""
+        number = next(self._numbers)
+        uid = uid or f"00000000-0000-4000-8000-{number:012x}"
+        pod = Pod(
+            id=f"{number:064x}",
+            name=name,
+            namespace=namespace,
+            uid=uid,
+            labels=labels or {},
+            annotations=annotations or {},
+            cgroup_parent=f"/kubepods/pod{uid}",
+            pid=10_000 + number,
+        )
+        async with self._roster.lock:
+            await self._roster.tell(PodChange(event=Event.RUN_POD_SANDBOX, pod=pod))
+            self.pods[pod.id] = pod
+        return pod
+
+    async def stop_pod(self, pod_id: str) -> None:
+        """Stop a pod: its containers first, then the sandbox."""
+        for container in self.containers_of(pod_id):
+            if container.state is not State.STOPPED:
+                await self.stop(container.id)
+        await self._pod_end(Event.STOP_POD_SANDBOX, pod_id)
+
+    async def remove_pod(self, pod_id: str) -> None:
+        """Stop and remove a pod with all of its containers."""
+        await self.stop_pod(pod_id)
+        for container in self.containers_of(pod_id):
+            await self.remove(container.id)
+        await self._pod_end(Event.REMOVE_POD_SANDBOX, pod_id)
+        del self.pods[pod_id]
+
+    async def _pod_end(self, event: Event, pod_id: str) -> None:
+        if pod_id in self._forgotten_pods:
+            return
+        async with self._roster.lock:
+            await self._roster.mention(PodChange(event=event, pod=self.pods[pod_id]))
+
+    def container(self, id_: str) -> FakeContainer:
+        """The container *id_*, also after it stopped, until it is removed."""
+        return self.containers[id_]
+
+    def containers_of(self, pod_id: str) -> list[FakeContainer]:
+        """The containers of a pod, in the order they were created."""
+        return [each for each in self.containers.values() if each.value.pod_id == pod_id]
+
+    # -- containers -----------------------------------------------------------------------
+
+    async def create(
+        self,
+        pod_id: str,
+        name: str,
+        *,
+        cdi_devices: Sequence[str] = (),
+        env: Sequence[str] = (),
+        resources: Resources = NOTHING,
+    ) -> FakeContainer:
+        """Create a container, asking all plugins. Raises :class:`RuntimeFailure`.
+
+        A failure after the plugins were asked is undone: they hear of a stop and a removal.
+        """
+        pod = self.pods[pod_id]
+        id_ = f"{next(self._numbers):064x}"
+        try:
+            injected = self._inject(tuple(env), cdi_devices)
+        except CdiError as problem:
+            raise RuntimeFailure(f"CDI device injection failed: {problem}") from problem
+        draft = Container(
+            id=id_,
+            pod_id=pod_id,
+            name=name,
+            labels={"io.kubernetes.container.name": name},
+            env=injected,
+            cdi_devices=tuple(cdi_devices),
+            cgroups_path=f"{pod.cgroup_parent}/{id_}",
+            resources=resources,
+        )
+        async with self._roster.lock:
+            try:
+                merger = await self._consult(pod, draft)
+            except (StatusError, PluginConflictError) as problem:
+                await self._undo(pod, draft)
+                raise RuntimeFailure(str(problem)) from problem
+            value = msgspec.structs.replace(merger.target, state=State.CREATED)
+            container = FakeContainer(value, self._directory(value))
+            self.containers[id_] = container
+            self._apply_all(merger)
+            await self._roster.mention(self._about(Event.POST_CREATE_CONTAINER, container))
+        return container
+
+    async def create_unnoticed(
+        self, pod_id: str, name: str, *, resources: Resources = NOTHING, env: Sequence[str] = ()
+    ) -> FakeContainer:
+        """Create a container no plugin hears of: what a race with Synchronize can lose."""
+        pod, id_ = self.pods[pod_id], f"{next(self._numbers):064x}"
+        value = Container(
+            id=id_,
+            pod_id=pod_id,
+            name=name,
+            state=State.CREATED,
+            env=tuple(env),
+            cgroups_path=f"{pod.cgroup_parent}/{id_}",
+            resources=resources,
+        )
+        self.containers[id_] = FakeContainer(value, self._directory(value))
+        return self.containers[id_]
+
+    async def start(self, id_: str) -> None:
+        """Start a created container. Raises :class:`RuntimeFailure`."""
+        container = self.containers[id_]
+        async with self._roster.lock:
+            await self._roster.tell(self._about(Event.START_CONTAINER, container))
+            if reason := self._impossible(container.resources):
+                raise RuntimeFailure(f"failed to create task: {reason}")
+            container.become(State.RUNNING, 20_000 + next(self._numbers))
+            container.mirror()
+            await self._roster.mention(self._about(Event.POST_START_CONTAINER, container))
+
+    async def run(
+        self,
+        pod_id: str,
+        name: str,
+        *,
+        cdi_devices: Sequence[str] = (),
+        env: Sequence[str] = (),
+        resources: Resources = NOTHING,
+    ) -> FakeContainer:
+        """Create and start a container."""
+        container = await self.create(
+            pod_id, name, cdi_devices=cdi_devices, env=env, resources=resources
+        )
+        await self.start(container.id)
+        return container
+
+    async def update(self, id_: str, resources: Resources) -> None:
+        """Change a container as the kubelet would (vertical resize, static CPU manager)."""
+        container = self.containers[id_]
+        async with self._roster.lock:
+            merger = Merger(msgspec.structs.replace(container.value, resources=resources))
+            for peer in self._roster.asked(Event.UPDATE_CONTAINER):
+                call = UpdateContainer(
+                    pod=self._pod_of(container),
+                    container=self._seen(container.value),
+                    resources=merger.target.resources,
+                )
+                try:
+                    payload = await self._roster.ask(peer, call)
+                    if payload is not None:
+                        answer = nri_pb2.UpdateContainerResponse.FromString(payload)
+                        merger.update(str(peer), [update_from(each) for each in answer.update])
+                except (StatusError, PluginConflictError) as problem:
+                    raise RuntimeFailure(str(problem)) from problem
+            if reason := self._impossible(merger.target.resources):
+                raise RuntimeFailure(f"failed to update resources: {reason}")
+            container.change(merger.target.resources)
+            self._apply_all(merger)
+            await self._roster.mention(self._about(Event.POST_UPDATE_CONTAINER, container))
+
+    async def stop(self, id_: str) -> None:
+        """End a container's process; plugins hear of it afterwards."""
+        container = self.containers[id_]
+        container.become(State.STOPPED)
+        container.unmirror()
+        async with self._roster.lock:
+            await self._stopped(self._pod_of(container), container.value)
+
+    async def remove(self, id_: str) -> None:
+        """Remove a container, stopping it first if need be."""
+        if self.containers[id_].state is not State.STOPPED:
+            await self.stop(id_)
+        container = self.containers.pop(id_)
+        async with self._roster.lock:
+            await self._roster.mention(self._about(Event.REMOVE_CONTAINER, container))
+
+    # -- what plugins see and change ------------------------------------------------------
+
+    def snapshot(self) -> Synchronize:
+        """What a plugin is synchronised with: all pods, and the containers that can still run."""
+        return Synchronize(
+            pods=tuple(self.pods.values()),
+            containers=tuple(
+                self._seen(each.value)
+                for each in self.containers.values()
+                if each.state in {State.CREATED, State.RUNNING}
+            ),
+        )
+
+    def apply(self, update: Update) -> str:
+        """Apply one update; returns why it failed, if it did. Unknown containers are no failure."""
+        container = self.containers.get(update.container_id)
+        if container is None or container.state is State.STOPPED:
+            return ""
+        reason = self._impossible(update.resources)
+        if reason:
+            self.failed_updates.append((update.container_id, reason))
+        else:
+            container.change(update.resources)
+        return reason
+
+    # -- inside ---------------------------------------------------------------------------
+
+    async def _consult(self, pod: Pod, draft: Container) -> Merger:
+        merger = Merger(draft)
+        for peer in self._roster.asked(Event.CREATE_CONTAINER):
+            call = CreateContainer(pod=pod, container=self._seen(merger.target))
+            payload = await self._roster.ask(peer, call)
+            if payload is not None:
+                answer = nri_pb2.CreateContainerResponse.FromString(payload)
+                merger.adjust(str(peer), adjustment_from(answer))
+        return merger
+
+    async def _undo(self, pod: Pod, draft: Container) -> None:
+        await self._stopped(pod, draft)
+        change = ContainerChange(event=Event.REMOVE_CONTAINER, pod=pod, container=self._seen(draft))
+        await self._roster.mention(change)
+
+    async def _stopped(self, pod: Pod, container: Container) -> None:
+        merger = Merger(container)
+        for peer in self._roster.asked(Event.STOP_CONTAINER):
+            try:
+                payload = await self._roster.ask(
+                    peer, StopContainer(pod=pod, container=self._seen(container))
+                )
+                if payload is not None:
+                    answer = nri_pb2.StopContainerResponse.FromString(payload)
+                    merger.update(str(peer), [update_from(each) for each in answer.update])
+            except (StatusError, PluginConflictError) as problem:
+                self.failed_updates.append((container.id, str(problem)))
+        self._apply_all(merger)
+
+    def _inject(self, env: tuple[str, ...], devices: Iterable[str]) -> tuple[str, ...]:
+        """The environment after the CDI edits of *devices*. Raises :class:`CdiError`."""
+        names = tuple(devices)
+        if not names:
+            return env
+        for edits in Catalogue.read(self.cdi_directories).edits_for(names):
+            env = replace_env(env, dict(each.partition("=")[::2] for each in edits.env))
+        return env
+
+    def _apply_all(self, merger: Merger) -> None:
+        for id_, resources in merger.updates.items():
+            self.apply(Update(container_id=id_, resources=resources))
+
+    def _impossible(self, resources: Resources) -> str:
+        """Why the kernel would not take these limits; empty when it would."""
+        if not resources.cpus:
+            return ""
+        try:
+            cpus = CpuSet.parse(resources.cpus)
+        except ValueError as problem:
+            return str(problem)
+        return "" if cpus <= self.online_cpus else f"cpuset {cpus} is not online: invalid argument"
+
+    def _seen(self, container: Container) -> Container:
+        """The container as this release shows it to plugins."""
+        if self._roster.features.reports_cdi_devices:
+            return container
+        return msgspec.structs.replace(container, cdi_devices=())
+
+    def _about(self, event: Event, container: FakeContainer) -> ContainerChange:
+        pod, value = self._pod_of(container), self._seen(container.value)
+        return ContainerChange(event=event, pod=pod, container=value)
+
+    def _pod_of(self, container: FakeContainer) -> Pod:
+        return self.pods[container.value.pod_id]
+
+    def _directory(self, container: Container) -> str | None:
+        if self.cgroup_root is None:
+            return None
+        path = relative_path(container.cgroups_path)
+        return None if path is None else os.path.join(self.cgroup_root, path)
