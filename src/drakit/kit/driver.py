@@ -1,0 +1,385 @@
+"""The contract between a driver and the kit.
+
+A driver answers three questions, and nothing else; the kit does all the rest:
+
+=========== ============================================= ====================================
+verb        question                                      called
+=========== ============================================= ====================================
+``offer``   what do I have?                               at start, after hotplug, on reload
+``assign``  what exactly does this claim get?             in NodePrepareResources
+``enforce`` what must this container look like?           at every runtime event, for every one
+=========== ============================================= ====================================
+
+A :class:`Driver` is an immutable value and its verbs are pure functions: no I/O, no clock, no
+globals. Everything a verb needs is in the driver (machine and configuration, read by the
+:data:`Discover` function that made it) or in its arguments. The same verbs therefore serve the
+daemons, ``drakit run``, ``drakit plan`` and the tests.
+
+What may happen to a verb, and a driver must be prepared for:
+
+* **twice**: the kubelet repeats calls after timeouts, restarts and reboots. The kit answers a repeat
+  from the ledger without asking ``assign`` again, so a claim is assigned once in its life.
+* **concurrently**: never within a process (one event loop, and prepare runs under a lock that holds
+  across processes), but two *instances* of a driver may run during a rolling update. A verb that
+  keeps to its arguments cannot notice.
+* **after a crash**: ``assign`` may have answered and the process died before anything was written.
+  The next call sees holdings without that answer. ``assign`` must therefore not count on having
+  been listened to.
+* **with a changed machine**: a CPU went offline, the reservation was changed. Claims made before
+  stay in the holdings as they were; a verb must accept holdings it would not produce today.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
+
+from drakit.core.cpuset import CpuSet
+from drakit.core.objects import Attribute, CounterSet, Device, Struct
+from drakit.core.quantity import Quantity
+
+
+class Refused(Exception):  # noqa: N818 - it is an answer, not a malfunction
+    """A verb's honest no: the text says what is refused, why, and the way out.
+
+    From ``assign`` it becomes the claim's error (the pod's event shows it), from ``enforce`` the
+    container is not created. ``reason`` is a short word for metrics (``capacity``, ``policy``, …).
+    """
+
+    def __init__(self, text: str, *, reason: str = "refused") -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+# -- offer --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PoolOffer:
+    """The devices of one pool, in the order in which the scheduler shall prefer them."""
+
+    devices: tuple[Device, ...]
+    shared_counters: tuple[CounterSet, ...] = ()
+    name: str | None = None
+    """The pool's name; the node's name when not given."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceHealth:
+    """How a device is, for the pod's status; devices not mentioned are healthy."""
+
+    pool: str | None
+    device: str
+    healthy: bool
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """All a driver has on this node."""
+
+    pools: tuple[PoolOffer, ...]
+    may_taint: bool = False
+    """Whether devices may be tainted later: slices are then cut at 64 devices from the start."""
+    health: tuple[DeviceHealth, ...] = ()
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """For each key of :attr:`Grant.amounts`: how much there is in all."""
+
+    def named(self, node: str) -> Offer:
+        """The same offer with every pool named: pools without a name get the node's."""
+        pools = tuple(replace(pool, name=pool.name or node) for pool in self.pools)
+        return replace(self, pools=pools)
+
+
+# -- assign -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Opaque parameters meant for this driver, from the class or the claim."""
+
+    source: str
+    """``FromClass`` or ``FromClaim``; class entries come first in a list of these."""
+    parameters: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Allotment:
+    """One device that the scheduler gave to a claim, of this driver."""
+
+    request: str
+    """As in the allocation: ``main`` or ``main/sub``."""
+    pool: str
+    device: str
+    share_id: str | None = None
+    consumed_capacity: Mapping[str, Quantity] = field(default_factory=dict)
+    admin_access: bool = False
+    config: tuple[Config, ...] = ()
+
+    @property
+    def base_request(self) -> str:
+        """The request's name without the chosen alternative: what containers refer to."""
+        return self.request.partition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """An allocated claim, reduced to what concerns this driver."""
+
+    uid: str
+    namespace: str
+    name: str
+    allotments: tuple[Allotment, ...]
+    consumers: tuple[str, ...] = ()
+    """UIDs of the pods the claim is reserved for."""
+    pod_claim_name: str | None = None
+    """For a claim made from a template: the name it has in the pod."""
+
+    def __str__(self) -> str:
+        return f"claim {self.namespace}/{self.name} ({self.uid})"
+
+
+class Mount(Struct, frozen=True):
+    """A bind mount for the container."""
+
+    host_path: str
+    container_path: str
+    options: tuple[str, ...] = ("ro", "bind")
+
+
+class DeviceNode(Struct, frozen=True):
+    """A device node for the container."""
+
+    path: str
+    host_path: str = ""
+    permissions: str = ""
+
+
+class Grant(Struct, frozen=True):
+    """What one allotment became. Kept in the ledger, so it is plain data.
+
+    ``exclusive`` and ``amounts`` are what the kit guards: no two live claims hold one number of one
+    kind, and the amounts of all claims never exceed the offer's limits (``admin_access`` exempt).
+    """
+
+    request: str
+    """Base request name."""
+    pool: str
+    device: str
+    share_id: str | None = None
+    admin_access: bool = False
+    consumed_capacity: dict[str, Quantity] = {}
+    exclusive: dict[str, CpuSet] = {}
+    """Numbered things nobody else may hold, by kind: ``{"cpu": CpuSet("2-3")}``."""
+    amounts: dict[str, int] = {}
+    """Amounts drawn from shared limits, by key: ``{"numa0/memory": 268435456}``."""
+    env: dict[str, str] = {}
+    """For the container's information, through CDI."""
+    mounts: tuple[Mount, ...] = ()
+    device_nodes: tuple[DeviceNode, ...] = ()
+    attributes: dict[str, Attribute] = {}
+    """For the device metadata file (KEP-5304)."""
+    data: dict[str, Any] = {}
+    """The driver's own notes (JSON), handed back to ``enforce``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The answer of ``assign``: one grant per allotment, in the same order."""
+
+    grants: tuple[Grant, ...]
+
+
+class Entry(Struct, frozen=True):
+    """One claim in the ledger: who, what, since which boot."""
+
+    uid: str
+    namespace: str
+    name: str
+    grants: tuple[Grant, ...]
+    consumers: tuple[str, ...] = ()
+    pod_claim_name: str | None = None
+    boot_id: str = ""
+    prepared_at: str = ""
+
+    def __str__(self) -> str:
+        return f"claim {self.namespace}/{self.name} ({self.uid})"
+
+    def exclusive(self, kind: str) -> CpuSet:
+        """All numbers of *kind* this claim holds exclusively."""
+        return CpuSet.union(
+            g.exclusive[kind] for g in self.grants if kind in g.exclusive and not g.admin_access
+        )
+
+    def for_request(self, request: str | None) -> tuple[Grant, ...]:
+        """The grants of one base request, or all when *request* is ``None``."""
+        return tuple(g for g in self.grants if request is None or g.request == request)
+
+
+class Holdings:
+    """Everything assigned on this node: an immutable view of the ledger.
+
+    ``ghosts`` are claims whose record could not be read: what they are known to hold stays held.
+    """
+
+    __slots__ = ("_all", "entries", "ghosts")
+
+    def __init__(
+        self,
+        entries: Iterable[Entry] = (),
+        ghosts: Mapping[str, Mapping[str, CpuSet]] | None = None,
+    ) -> None:
+        self.entries: Mapping[str, Entry] = {entry.uid: entry for entry in entries}
+        self.ghosts: Mapping[str, Mapping[str, CpuSet]] = dict(ghosts or {})
+        self._all: dict[str, CpuSet] = {}
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries.values())
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def get(self, uid: str) -> Entry | None:
+        """The entry of a claim, if it has one."""
+        return self.entries.get(uid)
+
+    def exclusive(self, kind: str, *, besides: str | None = None) -> CpuSet:
+        """All numbers of *kind* held by anyone, or by anyone but the claim *besides*."""
+        if besides is None and kind in self._all:
+            return self._all[kind]
+        held = CpuSet.union(
+            [e.exclusive(kind) for e in self.entries.values() if e.uid != besides]
+            + [g[kind] for uid, g in self.ghosts.items() if kind in g and uid != besides]
+        )
+        if besides is None:
+            self._all[kind] = held
+        return held
+
+    def amount(self, key: str, *, besides: str | None = None) -> int:
+        """How much of *key* all claims together draw, or all but the claim *besides*."""
+        return sum(
+            grant.amounts.get(key, 0)
+            for entry in self.entries.values()
+            if entry.uid != besides
+            for grant in entry.grants
+            if not grant.admin_access
+        )
+
+    def holder(self, kind: str, numbers: CpuSet, *, besides: str | None = None) -> str | None:
+        """Who holds any of *numbers*, in words for an error message; ``None`` if nobody does."""
+        for entry in self.entries.values():
+            if entry.uid != besides and not entry.exclusive(kind).isdisjoint(numbers):
+                return str(entry)
+        for uid, ghost in self.ghosts.items():
+            if uid != besides and kind in ghost and not ghost[kind].isdisjoint(numbers):
+                return f"claim {uid} (its record in the ledger is unreadable or lost)"
+        return None
+
+
+# -- enforce ------------------------------------------------------------------------------------------
+
+
+class Use(NamedTuple):
+    """A claim a container may use, and the grants of it that are this container's.
+
+    ``owner_uid`` is the pod the claim belongs to as long as that pod is here: the first it was
+    reserved for, or the first that used it. A driver of things that cannot be shared refuses the
+    containers of other pods; one whose devices can be shared pays no heed.
+    """
+
+    entry: Entry
+    grants: tuple[Grant, ...]
+    owner_uid: str = ""
+    owner: str = ""
+    """The owner as ``namespace/name``, for messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container as the runtime reports it, with the claims the kit found to be its own.
+
+    ``uses`` is settled by the kit: by the CDI device names that the runtime reports, or, where it
+    reports none, by environment variables checked against the ledger and the pod's UID.
+    """
+
+    id: str
+    name: str
+    pod_uid: str
+    pod_name: str
+    namespace: str
+    uses: tuple[Use, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    cgroup_path: str = ""
+    cgroup_parent: str = ""
+    memory_limit: int | None = None
+    """The limit the kubelet asked for, whatever a driver has made of it since."""
+    hugepage_limits: Mapping[str, int] = field(default_factory=dict)
+    """Those the kubelet asked for, by page size as the kernel spells it; without a driver's."""
+
+    def __str__(self) -> str:
+        return f"container {self.namespace}/{self.pod_name}/{self.name} ({self.id[:13]})"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a container must look like; ``None`` and empty leave a knob as it is.
+
+    An empty :class:`CpuSet` for ``cpus`` or ``mems`` would mean "no change" to NRI, i.e. *anywhere*:
+    the kit refuses it. Raise :class:`Refused` instead.
+    """
+
+    cpus: CpuSet | None = None
+    mems: CpuSet | None = None
+    lift_quota: bool = False
+    """Remove the CFS quota, so that pinned CPUs are not throttled."""
+    memory_limit: int | None = None
+    hugepage_limits: Mapping[str, int] = field(default_factory=dict)
+    """By page size as the kernel spells it (``2MB``, ``1GB``)."""
+    unified: Mapping[str, str] = field(default_factory=dict)
+    """cgroup v2 files to set, by name (``memory.min``)."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Environment, at creation only."""
+
+
+class Driver(Protocol):
+    """A DRA driver: three pure functions and a name."""
+
+    @property
+    def name(self) -> str:
+        """The DRA driver name: a DNS subdomain of at most 63 characters."""
+        ...
+
+    @property
+    def cdi_kind(self) -> str:
+        """Vendor and class of the CDI devices, e.g. ``dra.k8s.io/cpu``."""
+        ...
+
+    def offer(self) -> Offer:
+        """Say what this node has. Pure; equal drivers offer equal things in equal order."""
+        ...
+
+    def assign(self, claim: Claim, holdings: Holdings) -> Assignment:
+        """Say exactly what *claim* gets, given everything already assigned.
+
+        *holdings* never contains *claim* itself. One grant per allotment, in order. Raises
+        :class:`Refused` when it cannot be given. The kit checks the answer against all other claims
+        before it becomes true; an answer that overlaps is the driver's defect and is refused.
+        """
+        ...
+
+    def enforce(self, container: Container, holdings: Holdings) -> Shape:
+        """Say what *container* must look like now.
+
+        Called for the container being created and again for every other one whenever holdings
+        change: the answer for a container without claims typically depends on holdings alone.
+        Raises :class:`Refused` when the container must not run.
+        """
+        ...
+
+
+Discover = Callable[[], Driver]
+"""Reads the world (machine, configuration) and makes the driver anew; called at start, on SIGHUP and
+every so often: when the offer differs from the last, it is published again. May raise ``OSError`` or
+``ValueError``: at start that ends the process with the message, later the last good driver stays."""

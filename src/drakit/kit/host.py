@@ -1,0 +1,322 @@
+"""The driver host: everything between a driver's three verbs and the outside world.
+
+Start order, each step only when the one before holds:
+
+1. discover the machine, make the driver, load the ledger, make the derived files true;
+2. serve health pages and the kubelet's service socket (nobody knows of it yet);
+3. synchronise with the container runtime, and publish slices;
+4. only then create the registration socket: from now on the kubelet may send claims.
+
+Stopping unlinks both sockets first, answers what is in progress, and leaves slices and containers
+as they are: a successor takes over, and the kubelet removes the slices if none comes within 30 s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final
+
+from drakit.kit.claimsource import ApiClaimSource
+from drakit.kit.driver import Discover, Driver, Holdings, Offer
+from drakit.kit.ledger import Ledger
+from drakit.kit.metadata import MetadataFiles
+from drakit.kit.metrics import CONTENT_TYPE, Gauge, Metrics
+from drakit.kit.options import HostOptions, listen_address
+from drakit.kit.preparer import Preparer
+from drakit.kit.publisher import Publisher
+from drakit.kit.runtime import RuntimeHost
+from drakit.kit.specs import ClaimSpecs
+from drakit.kit.steward import Steward
+from drakit.kit.tending import Tending
+from drakit.kit.web import Page, WebServer, conditions_page
+from drakit.wire.kube import Client
+from drakit.wire.kubelet import CallRecord, DeviceHealth, Health, KubeletPlugin
+
+_LOG = logging.getLogger(__name__)
+
+DriverGauges = Callable[[Driver, Holdings], Iterable[Gauge]]
+_OTHER_INSTANCE_SECONDS: Final = 2.0
+_SOCKET_CHECK_SECONDS: Final = 10.0
+_SHUTDOWN_SECONDS: Final = 5.0
+_TEND_SECONDS: Final = 10.0
+_HEALTH_HOLDS_SECONDS: Final = 60.0
+"""Health is told for at least that long after the last look, else for three times the pause of looks."""
+"""The kubelet rewrites its cgroups on its own time, at the latest every minute for the QoS classes."""
+
+
+class Host:
+    """Runs one driver on one node until told to stop.
+
+    *discover* makes the driver (see :data:`~drakit.kit.driver.Discover`); *client* talks to the API
+    server; *gauges* are the driver's own metrics, computed at every scrape; *steward* does what the
+    runtime cannot be asked for.
+    """
+
+    def __init__(
+        self,
+        discover: Discover,
+        options: HostOptions,
+        *,
+        node: str,
+        client: Client,
+        gauges: DriverGauges | None = None,
+        steward: Steward | None = None,
+    ) -> None:
+        self._discover = discover
+        self._options = options
+        self._node = node
+        self._client = client
+        self.driver = discover()
+        self.offer: Offer = self.driver.offer().named(node)
+        name = self.driver.name
+        self._plugin_dir = options.plugin_dir(name)
+        self.metrics = Metrics(name)
+        self.ledger = Ledger(options.ledger_dir(name))
+        source = ApiClaimSource(client, self.metrics)
+        self.runtime = RuntimeHost(lambda: self.driver, self.ledger, options, self.metrics, source)
+        self.tending = self._tending(steward) if steward is not None else None
+        self.preparer = Preparer(
+            driver=lambda: self.driver,
+            offer=lambda: self.offer,
+            ledger=self.ledger,
+            source=source,
+            cdi=ClaimSpecs(options.cdi_dir, self.driver.cdi_kind),
+            metadata=MetadataFiles(self._plugin_dir, name),
+            changed=self._ledger_changed,
+            provide=self.tending.provide if self.tending is not None else None,
+            metrics=self.metrics,
+        )
+        self.plugin = KubeletPlugin(
+            name,
+            self.preparer,
+            kubelet_root=options.kubelet_root_dir,
+            instance_uid=options.pod_uid or None,
+            on_call=self._on_call,
+        )
+        self.publisher = Publisher(client, driver=name, node=node, metrics=self.metrics)
+        self._web = WebServer(self._routes())
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failed: asyncio.Future[None] | None = None
+        self.port: int | None = None
+        self.metrics.add_source(self._gauges)
+        if gauges is not None:
+            self.metrics.add_source(lambda: gauges(self.driver, self.ledger.holdings))
+
+    def _tending(self, steward: Steward) -> Tending:
+        tending = Tending(
+            steward,
+            lambda: self.driver,
+            self.runtime.enforcer.pod_views,
+            lambda: self.ledger.holdings,
+        )
+        self.runtime.tend = tending.before_answering
+        self.metrics.add_source(steward.gauges)
+        return tending
+
+    # -- life ------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve until SIGTERM, SIGINT, :meth:`stop` or cancellation; raises what made it fail."""
+        self._failed = asyncio.get_running_loop().create_future()
+        self._handle_signals()
+        try:
+            await self._start()
+            await self._failed  # settled by stop(), or by the first task that fails
+        finally:
+            await self._shut_down()
+
+    def stop(self) -> None:
+        """Make :meth:`run` return."""
+        if self._failed is not None and not self._failed.done():
+            self._failed.set_result(None)
+
+    async def _start(self) -> None:
+        holdings = self.ledger.load()
+        _LOG.info("ledger %s: %d claims", self.ledger.directory, len(holdings))
+        await self.preparer.restore()
+        if self._options.bind_address:
+            self.port = await self._web.start(*listen_address(self._options.bind_address))
+        await self.plugin.start_service()
+        self.publisher.publish(self.offer)
+        self._report_health()
+        self._spawn(self.runtime.run(os.path.join(self._plugin_dir, "nri.lock")))
+        self._spawn(self.publisher.run())
+        if self.tending is not None:
+            self._spawn(self._every(_TEND_SECONDS, self.tending.now))
+        self._spawn(self._register_when_true())
+        self._spawn(self._notice_other_instance())
+        self._spawn(self._every(_SOCKET_CHECK_SECONDS, self._mend_sockets))
+        if self._options.rediscover_seconds:
+            self._spawn(self._every(self._options.rediscover_seconds, self.rediscover))
+        if self._options.verify_seconds and self._options.cgroup_root:
+            self._spawn(self._every(self._options.verify_seconds, self.verify))
+
+    async def _shut_down(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SHUTDOWN_SECONDS):
+                await self.plugin.close()
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+                if self.tending is not None:
+                    await self.tending.close()
+                await self._web.close()
+        self._client.close()
+        _LOG.info("stopped")
+
+    def _handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):
+            # Not possible outside the main thread, where tests run hosts.
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, self._on_signal, number)
+            loop.add_signal_handler(signal.SIGHUP, self._spawn_rediscover)
+
+    def _on_signal(self, number: int) -> None:
+        if self._failed is not None and self._failed.done():
+            os._exit(128 + number)  # asked twice: at once
+        _LOG.info("stopping: %s", signal.Signals(number).name)
+        self.stop()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or self._failed is None or self._failed.done():
+            return
+        problem = task.exception()
+        if problem is not None:
+            self._failed.set_exception(problem)
+
+    async def _register_when_true(self) -> None:
+        await self.runtime.settled.wait()
+        await self.plugin.register()
+
+    async def _every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await work()
+            except (OSError, ValueError) as problem:
+                _LOG.warning("%s: %s; trying again in %g s", work.__name__, problem, seconds)
+
+    # -- what changes ------------------------------------------------------------------------------
+
+    def _ledger_changed(self, holdings: Holdings) -> None:
+        self._spawn(self.runtime.ledger_changed())
+        if self.tending is not None:
+            self._spawn(self.tending.now())
+
+    async def _notice_other_instance(self) -> None:
+        """Another instance may prepare or unprepare on the same ledger: follow within seconds."""
+        while True:
+            await asyncio.sleep(_OTHER_INSTANCE_SECONDS)
+            try:
+                changed = self.ledger.refresh()
+            except OSError as problem:
+                _LOG.error("cannot read the ledger: %s", problem)
+                continue
+            if changed:
+                await self.runtime.ledger_changed()
+
+    async def rediscover(self) -> None:
+        """Look at the machine again; when it offers something else, publish that.
+
+        The driver is replaced in any case: equal offers may hide an exchange, such as one CPU of a
+        group gone offline and another come online, and shapes follow the machine, not the offer.
+        """
+        driver = await asyncio.to_thread(self._discover)
+        offer = driver.offer().named(self._node)
+        if offer != self.offer:
+            _LOG.info("the machine or its configuration changed: publishing anew")
+            self.publisher.publish(offer)  # refuses what the API server would: then all stays
+        self.driver, self.offer = driver, offer
+        self._report_health()
+        await self.runtime.ledger_changed()
+
+    def _spawn_rediscover(self) -> None:
+        _LOG.info("SIGHUP: looking at the machine again")
+        self._spawn(self._once(self.rediscover))
+
+    async def _once(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await work()
+        except (OSError, ValueError) as problem:
+            _LOG.error("%s failed, the last good state stays: %s", work.__name__, problem)
+
+    async def verify(self) -> None:
+        """Compare every container's cgroup with intent, and put right what differs."""
+        await self.runtime.verify()
+
+    async def _mend_sockets(self) -> None:
+        if self.plugin.missing_sockets():
+            _LOG.warning("somebody removed our sockets: %s", self.plugin.missing_sockets())
+            await self.plugin.restore_sockets()
+
+    def _report_health(self) -> None:
+        bad = {(h.pool or self._node, h.device): h for h in self.offer.health}
+        now = int(time.time())
+        reports = []
+        for pool in self.offer.pools:
+            for device in pool.devices:
+                found = bad.get((pool.name or self._node, device.name))
+                healthy = found is None or found.healthy
+                reports.append(
+                    DeviceHealth(
+                        pool=pool.name or self._node,
+                        device=device.name,
+                        health=Health.HEALTHY if healthy else Health.UNHEALTHY,
+                        updated=now,
+                        message=found.message if found else "",
+                    )
+                )
+        looks_again = self._options.rediscover_seconds
+        holds = max(3 * looks_again, _HEALTH_HOLDS_SECONDS) if looks_again else math.inf
+        self.plugin.report_health(reports, holds)
+
+    # -- what is told ------------------------------------------------------------------------------
+
+    def conditions(self) -> dict[str, str | None]:
+        """What readiness consists of: each with None, or what is missing."""
+        registered = self.plugin.registered.is_set()
+        return {
+            "runtime": self.runtime.problem,
+            "kubelet": None if registered else self.plugin.state.error or "not registered yet",
+            "slices": self.publisher.problem,
+        }
+
+    def _routes(self) -> dict[str, Callable[[], Page]]:
+        return {
+            "/metrics": lambda: Page(200, self.metrics.exposition(), CONTENT_TYPE),
+            "/livez": lambda: Page(200, b"ok\n"),
+            "/readyz": lambda: conditions_page(self.conditions()),
+            "/healthz": lambda: conditions_page(self.conditions()),
+        }
+
+    def _on_call(self, call: CallRecord) -> None:
+        self.metrics.contact("kubelet")
+
+    def _gauges(self) -> Iterable[Gauge]:
+        yield Gauge(
+            "resource_claims_active", "Claims prepared on this node.", len(self.ledger.holdings)
+        )
+        yield Gauge(
+            "claims_unreadable", "Claims whose record is damaged.", len(self.ledger.unreadable)
+        )
+        for name, problem in self.conditions().items():
+            yield Gauge(
+                "ready",
+                "1 while a condition of readiness holds.",
+                problem is None,
+                (("condition", name),),
+            )

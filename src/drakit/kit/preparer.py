@@ -1,0 +1,289 @@
+"""Prepare and unprepare: from the kubelet's call to ledger, CDI spec and answer.
+
+Prepare is a reconcile. The first time it asks the driver what the claim gets and writes that down;
+every time, also the first, it makes the derived files true again – after a reboot the CDI directory
+is empty while the ledger is not. The order of the steps is what survives a crash: the ledger before
+the files derived from it, those before the answer; and the other way round on the way out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Protocol
+
+import msgspec
+
+from drakit.core.filelock import LockTimeoutError
+from drakit.core.objects import ResourceClaim
+from drakit.kit.claims import claim_for
+from drakit.kit.driver import Claim, Driver, Entry, Holdings, Mount, Offer, Refused
+from drakit.kit.exposition import Counter, Histogram
+from drakit.kit.ledger import Ledger, Transaction, entry_of
+from drakit.kit.logs import about
+from drakit.kit.metadata import MetadataFiles, by_request
+from drakit.kit.metrics import Metrics
+from drakit.kit.tombstones import Tombstones
+from drakit.wire.kubelet import ClaimError, ClaimRef, PreparedDevice, request_id
+
+_LOG = logging.getLogger(__name__)
+
+
+class ClaimSourceError(Exception):
+    """The API server could not be asked; says why and what to do."""
+
+
+class ClaimSource(Protocol):
+    """Where ResourceClaims are read."""
+
+    async def get(self, namespace: str, name: str) -> ResourceClaim | None:
+        """The claim as it is now, None when there is none.
+
+        Raises :class:`ClaimSourceError` when that cannot be found out.
+        """
+        ...
+
+
+class CdiSpecs(Protocol):
+    """The CDI specs of this driver's claims, one per claim with one device per base request."""
+
+    def write(self, entry: Entry, mounts: Mapping[str, Mount]) -> Mapping[str, str]:
+        """Make the claim's spec true, durably; the same content is left alone.
+
+        *mounts* are additional ones by base request. Returns the qualified CDI device ID of each
+        base request. Raises ``OSError``.
+        """
+        ...
+
+    def remove(self, uid: str) -> None:
+        """Remove the claim's spec if there is one, durably. Raises ``OSError``."""
+        ...
+
+    def keep_only(self, uids: Iterable[str]) -> None:
+        """Remove the specs of all claims of this driver but *uids*. Raises ``OSError``."""
+        ...
+
+
+class Preparer:
+    """Answers the kubelet for one driver (a ``DraHandler``).
+
+    *driver* and *offer* are asked anew for every claim: both change when the machine does. *offer*
+    has its pools named. *changed* hears the new holdings after every change, still under the
+    ledger's lock, so that what other containers look like can follow. *provide* is awaited before a
+    claim is written down, also for a repeat, and may refuse it.
+    """
+
+    def __init__(
+        self,
+        *,
+        driver: Callable[[], Driver],
+        offer: Callable[[], Offer],
+        ledger: Ledger,
+        source: ClaimSource,
+        cdi: CdiSpecs,
+        metadata: MetadataFiles | None = None,
+        changed: Callable[[Holdings], None] | None = None,
+        provide: Callable[[Entry, Holdings], Awaitable[None]] | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._driver = driver
+        self._offer = offer
+        self._ledger = ledger
+        self._source = source
+        self._cdi = cdi
+        self._metadata = metadata
+        self._changed = changed
+        self._provide = provide
+        self._metrics = metrics
+        self._tombstones = Tombstones(os.path.join(ledger.directory, ".tombstones"), ledger.boot)
+        # In front of the lock between processes, which is polled: here one waits one's turn.
+        self._turn = asyncio.Lock()
+
+    async def restore(self) -> None:
+        """Make all derived files match the ledger; at start, before the kubelet is served.
+
+        One claim whose files cannot be written is logged and left for its next prepare.
+        """
+        async with self._turn, self._ledger.transaction() as transaction:
+            entries = list(transaction.holdings)
+            self._cdi.keep_only(entry.uid for entry in entries)
+            if self._metadata is not None:
+                self._metadata.keep_only(entries)
+            for entry in entries:
+                try:
+                    self._derive(entry)
+                except (OSError, Refused) as problem:
+                    _LOG.error("cannot restore the files of %s: %s", entry, problem)
+
+    async def prepare(self, claim: ClaimRef) -> list[PreparedDevice]:
+        """See :class:`drakit.wire.kubelet.DraHandler`."""
+        started = time.monotonic()
+        with self._answering("prepare", claim):
+            wanted = await self._fetch(claim)
+            async with self._turn, self._ledger.transaction() as transaction:
+                if self._tombstones.marked_since(claim.uid, started):
+                    raise Refused(
+                        f"claim {claim} was unprepared while it was being prepared; "
+                        f"a new call will prepare it again",
+                        reason="unprepared",
+                    )
+                entry = await self._settle(transaction, wanted, claim.uid)
+                devices = self._derive(entry)
+            _LOG.info("prepared: %s", ", ".join(d.device for d in devices))
+        return devices
+
+    async def unprepare(self, claim: ClaimRef) -> None:
+        """See :class:`drakit.wire.kubelet.DraHandler`. Local state only."""
+        with self._answering("unprepare", claim):
+            async with self._turn, self._ledger.transaction() as transaction:
+                self._tombstones.mark(claim.uid)
+                entry = transaction.holdings.get(claim.uid)
+                self._cdi.remove(claim.uid)
+                if entry is not None and self._metadata is not None:
+                    self._metadata.remove(entry)
+                known = transaction.remove(claim.uid)
+                if known:
+                    self._tell(transaction)
+            _LOG.info("unprepared" if known else "unprepared: was not known here")
+
+    @contextlib.contextmanager
+    def _answering(self, verb: str, claim: ClaimRef) -> Iterator[None]:
+        """Turn what can go wrong into the claim's error text; count, and name it in every log."""
+        started = time.monotonic()
+        result = "error"
+        call = str(request_id.get() or "")
+        try:
+            with about(claim=f"{claim.namespace}/{claim.name}", uid=claim.uid, request=call):
+                yield
+            result = "success"
+        except (Refused, ClaimSourceError, LockTimeoutError) as reason:
+            if isinstance(reason, Refused) and self._metrics is not None:
+                self._metrics.refusals.labels("assign", reason.reason).inc()
+            raise ClaimError(str(reason)) from reason
+        except OSError as problem:
+            raise ClaimError(f"cannot {verb} claim {claim} on this node: {problem}") from problem
+        finally:
+            if self._metrics is not None:
+                count, seconds = _instruments(self._metrics, verb)
+                count.labels(result).inc()
+                seconds.observe(time.monotonic() - started)
+
+    async def _fetch(self, claim: ClaimRef) -> Claim | None:
+        """The claim from the API server; None when it cannot be asked but the ledger knows it.
+
+        A repeat needs nothing new: after a reboot, pods must come back without an API server
+        that itself waits for them.
+        """
+        try:
+            document = await self._source.get(claim.namespace, claim.name)
+        except ClaimSourceError as problem:
+            self._ledger.refresh()
+            if self._ledger.holdings.get(claim.uid) is None:
+                raise
+            _LOG.warning("preparing %s from the ledger alone: %s", claim, problem)
+            return None
+        except msgspec.ValidationError as problem:
+            raise Refused(
+                f"claim {claim} cannot be understood: {problem}", reason="malformed"
+            ) from problem
+        if document is None:
+            raise Refused(
+                f"claim {claim} does not exist; delete the pod so that it is created again",
+                reason="missing",
+            )
+        return claim_for(self._driver().name, document, claim.uid)
+
+    async def _settle(self, transaction: Transaction, wanted: Claim | None, uid: str) -> Entry:
+        """The claim's entry in the ledger: the one it has, or a new one from the driver."""
+        entry = transaction.get(uid)
+        if wanted is None:
+            if entry is None:
+                raise Refused(f"claim {uid} was unprepared meanwhile", reason="unprepared")
+            wanted_entry = entry
+        elif entry is not None and _same_devices(entry, wanted):
+            wanted_entry = entry_of(wanted, entry.grants, self._ledger.boot)
+        else:
+            if entry is not None:
+                self._release_if_rebooted(transaction, entry)
+            wanted_entry = self._assign(transaction, wanted)
+        if self._provide is not None:
+            await self._provide(wanted_entry, _others(transaction.holdings, uid))
+        if entry is None or not _same_record(entry, wanted_entry):
+            transaction.put(wanted_entry, self._offer())
+            self._tell(transaction)
+            return wanted_entry
+        return entry
+
+    def _assign(self, transaction: Transaction, claim: Claim) -> Entry:
+        assignment = self._driver().assign(claim, transaction.holdings)
+        asked = [(a.base_request, a.pool, a.device, a.share_id) for a in claim.allotments]
+        given = [(g.request, g.pool, g.device, g.share_id) for g in assignment.grants]
+        if asked != given:
+            raise Refused(
+                f"the driver answered for {given} where {asked} was allocated to {claim}; "
+                f"this is a defect of the driver",
+                reason="defect",
+            )
+        return entry_of(claim, assignment.grants, self._ledger.boot)
+
+    def _release_if_rebooted(self, transaction: Transaction, entry: Entry) -> None:
+        """A claim that was allocated anew while its old devices are still written down here.
+
+        After a reboot no container of it can be left; within one boot it may still run on the old
+        devices (force-deleted pod), and only the kubelet's unprepare says that it has ended.
+        """
+        if entry.boot_id == self._ledger.boot:
+            held = ", ".join(grant.device for grant in entry.grants)
+            raise Refused(
+                f"{entry} was allocated anew but its earlier devices ({held}) are still in use on "
+                f"this node; it can be prepared when the pods that use them have ended",
+                reason="conflict",
+            )
+        _LOG.info("%s was allocated anew since the reboot; its old devices are released", entry)
+        transaction.remove(entry.uid)
+
+    def _derive(self, entry: Entry) -> list[PreparedDevice]:
+        """Make the files that follow from *entry* true, and say what the kubelet shall know."""
+        mounts = self._metadata.write(entry) if self._metadata is not None else {}
+        cdi_ids = self._cdi.write(entry, mounts)
+        devices = []
+        for request, grants in by_request(entry).items():
+            for grant in grants:
+                # One CDI device stands for the whole request. Named for each of its devices it
+                # would be injected as many times.
+                ids = (cdi_ids[request],) if grant is grants[0] and request in cdi_ids else ()
+                devices.append(
+                    PreparedDevice((request,), grant.pool, grant.device, ids, grant.share_id)
+                )
+        return devices
+
+    def _tell(self, transaction: Transaction) -> None:
+        if self._changed is not None:
+            self._changed(transaction.holdings)
+
+
+def _instruments(metrics: Metrics, verb: str) -> tuple[Counter, Histogram]:
+    if verb == "prepare":
+        return metrics.prepares, metrics.prepare_seconds
+    return metrics.unprepares, metrics.unprepare_seconds
+
+
+def _others(holdings: Holdings, uid: str) -> Holdings:
+    """The holdings without one claim."""
+    ghosts = {each: held for each, held in holdings.ghosts.items() if each != uid}
+    return Holdings((entry for entry in holdings if entry.uid != uid), ghosts)
+
+
+def _same_devices(entry: Entry, claim: Claim) -> bool:
+    """Whether the claim still has the devices it was prepared with."""
+    written = [(g.request, g.pool, g.device, g.share_id) for g in entry.grants]
+    return written == [(a.base_request, a.pool, a.device, a.share_id) for a in claim.allotments]
+
+
+def _same_record(one: Entry, other: Entry) -> bool:
+    """Whether two entries differ in nothing but when they were made."""
+    return msgspec.structs.replace(other, prepared_at=one.prepared_at) == one

@@ -1,0 +1,160 @@
+"""A driver as a program: the command line, the configuration, and the host behind it.
+
+Every driver's command has the same shape. Without an option it serves until stopped; ``--dry-run``
+prints the slices it would publish, ``--check`` looks whether this node has what it needs, and
+``--print-schema`` prints the JSON schema of its configuration file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from drakit import __version__
+from drakit.core.objects import to_builtins
+from drakit.kit import configuration, logs
+from drakit.kit.configuration import ConfigurationError, Loaded
+from drakit.kit.driver import Driver
+from drakit.kit.options import HostOptions, node_name
+from drakit.kit.rivals import serving_without
+from drakit.kit.selfcheck import Finding, run_checks
+from drakit.kit.steward import MakeSteward
+
+C = TypeVar("C", bound=HostOptions)
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Program(Generic[C]):
+    """What makes a driver's command: its names, its configuration, how to discover, its gauges."""
+
+    name: str
+    prefix: str
+    description: str
+    config: type[C]
+    discover: Callable[[C, str], Driver]
+    """From configuration and node name to the driver, reading the machine on the way."""
+    steward: MakeSteward | None = None
+    """Makes what the driver's steward is, if it has one."""
+    gauges: Any = None
+    """``(driver, holdings) -> gauges`` for ``/metrics``, if the driver has any of its own."""
+    driver: str = ""
+    """The DRA driver's name; only asked for where there are rivals."""
+    rivals: Callable[[C], Sequence[str]] = lambda config: ()
+    """By configuration: the drivers that hand out the same things and must not serve beside it."""
+    checks: Callable[[C], Iterable[Finding]] = lambda config: ()
+    """What ``--check`` looks at besides what every driver needs."""
+
+
+def main(program: Program[C], argv: Sequence[str] | None = None) -> int:
+    """Run *program* with the given arguments (the process's by default); returns the exit code.
+
+    0 after an orderly stop, 1 when something broke, 2 when the configuration is wrong.
+    """
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        loaded = configuration.load(
+            program.config, _parser(program), arguments, os.environ, prefix=program.prefix
+        )
+        if loaded.arguments.print_schema:
+            print(_pretty(configuration.schema(program.config)))
+            return 0
+        node = node_name(loaded.config, os.environ)
+        logs.configure(loaded.config.log_format, loaded.config.log_level)
+        return _act(program, loaded, node)
+    except ConfigurationError as problem:
+        return configuration.fail(program.name, problem)
+    except (OSError, ValueError) as problem:
+        print(f"{program.name}: {problem}", file=sys.stderr)
+        return 1
+
+
+def _act(program: Program[C], loaded: Loaded[C], node: str) -> int:
+    config = loaded.config
+
+    def discover() -> Driver:
+        return program.discover(config, node)
+
+    if loaded.arguments.dry_run:
+        print(_slices_yaml(discover(), node), end="")
+        return 0
+    if loaded.arguments.check:
+        return run_checks(discover, config, node, program.checks(config))
+    if program.steward is not None and loaded.arguments.restore:
+        asyncio.run(program.steward(config, node).restore())
+        return 0
+    _log_configuration(program, loaded, node)
+    return asyncio.run(_serve(program, config, node, discover))
+
+
+async def _serve(program: Program[C], config: C, node: str, discover: Callable[[], Driver]) -> int:
+    from drakit.kit.host import Host
+    from drakit.wire.kube import Client, KubeError, find_cluster
+
+    try:
+        cluster = find_cluster(kubeconfig=config.kubeconfig or None)
+    except KubeError as problem:
+        raise ConfigurationError(str(problem)) from problem
+    client = Client(cluster, component=program.name)
+    # Before the host: making it may already change the node (page pools get their size).
+    with serving_without(config, program.driver, program.rivals(config)):
+        steward = program.steward(config, node) if program.steward is not None else None
+        host = Host(
+            discover, config, node=node, client=client, gauges=program.gauges, steward=steward
+        )
+        await host.run()
+    return 0
+
+
+def _parser(program: Program[Any]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=program.name,
+        description=program.description,
+        epilog="Settings: later wins of default, --config file, environment, flag.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"{program.name} {__version__}")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the ResourceSlices as YAML and exit"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="check what this node lacks for the driver, and exit"
+    )
+    parser.add_argument(
+        "--print-schema", action="store_true", help="print the configuration's JSON schema and exit"
+    )
+    if program.steward is not None:
+        parser.add_argument(
+            "--restore",
+            action="store_true",
+            help="put back what the driver changed on this node, and exit; before uninstalling",
+        )
+    return parser
+
+
+def _slices_yaml(driver: Driver, node: str) -> str:
+    import yaml
+
+    from drakit.kit.preview import preview_slices
+
+    documents = [to_builtins(each) for each in preview_slices(driver, node)]
+    return yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True)
+
+
+def _pretty(document: Mapping[str, Any]) -> str:
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+
+
+def _log_configuration(program: Program[C], loaded: Loaded[C], node: str) -> None:
+    _LOG.info("%s %s on node %s", program.name, __version__, node)
+    for key, source in loaded.sources.items():
+        value = msgspec.to_builtins(loaded.config).get(key, "default")
+        _LOG.info("setting %s = %s (from %s)", key, value, source)

@@ -1,0 +1,71 @@
+"""When a steward works: after each change, once for many changes at a time, and every so often."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from drakit.kit.driver import Driver, Entry, Holdings
+from drakit.kit.steward import PodView, Steward
+
+_LOG = logging.getLogger(__name__)
+_EVENT_SECONDS: Final = 1.0
+"""How long an event of the runtime waits for the steward; the runtime waits two seconds in all."""
+
+
+class Tending:
+    """Calls a steward, one call at a time, with the state as it is then."""
+
+    def __init__(
+        self,
+        steward: Steward,
+        driver: Callable[[], Driver],
+        pods: Callable[[], Sequence[PodView]],
+        holdings: Callable[[], Holdings],
+    ) -> None:
+        self._steward = steward
+        self._driver = driver
+        self._pods = pods
+        self._holdings = holdings
+        self._turn = asyncio.Lock()
+        self._next: asyncio.Task[None] | None = None
+        self.problem: str | None = None
+        """What the last look could not put in order; None when it could."""
+
+    async def provide(self, entry: Entry, holdings: Holdings) -> None:
+        """See :meth:`Steward.provide`."""
+        async with self._turn:
+            await self._steward.provide(self._driver(), entry, holdings)
+
+    async def now(self) -> None:
+        """Settle what is now; calls made while one is waiting for its turn share that one."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._settle())
+        await asyncio.shield(self._next)
+
+    async def before_answering(self) -> None:
+        """Like :meth:`now`, but only as long as a runtime's event can wait; the work goes on."""
+        try:
+            async with asyncio.timeout(_EVENT_SECONDS):
+                await self.now()
+        except TimeoutError:
+            _LOG.warning("still at work on pods' cgroups; the runtime's event does not wait for it")
+
+    async def close(self) -> None:
+        """Wait until the work in progress is done."""
+        if self._next is not None:
+            await asyncio.gather(self._next, return_exceptions=True)
+
+    async def _settle(self) -> None:
+        async with self._turn:
+            self._next = None
+            try:
+                await self._steward.settle(self._driver(), self._pods(), self._holdings())
+            except OSError as problem:
+                if self.problem != str(problem):
+                    _LOG.error("cannot put the node in order: %s; it is tried again", problem)
+                self.problem = str(problem)
+            else:
+                self.problem = None

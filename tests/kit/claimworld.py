@@ -1,0 +1,160 @@
+"""A small world for prepare and unprepare: a driver of numbered things, claims, plain CDI files."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+
+from drakit.core import atomicfile
+from drakit.core.cpuset import CpuSet
+from drakit.core.objects import (
+    AllocatedConfiguration,
+    Allocation,
+    AllocationResult,
+    ConsumerReference,
+    Device,
+    DeviceAllocation,
+    ObjectMeta,
+    OpaqueConfiguration,
+    ResourceClaim,
+    ResourceClaimStatus,
+    int_attribute,
+)
+from drakit.kit.driver import Assignment, Grant, Offer, PoolOffer, Refused
+from drakit.kit.names import Part, qualified_name
+from drakit.kit.preparer import ClaimSourceError
+
+DRIVER = "numbers.example.com"
+NODE = "node-1"
+
+
+@dataclass(frozen=True)
+class NumberDriver:
+    """Offers one shared device of numbers; each share gets the lowest free number."""
+
+    numbers: int = 8
+    name: str = DRIVER
+    cdi_kind: str = "example.com/number"
+
+    def offer(self):
+        devices = (Device(name="numbers", allow_multiple_allocations=True),)
+        return Offer((PoolOffer(devices, name=NODE),))
+
+    def assign(self, claim, holdings):
+        free = CpuSet(range(self.numbers)) - holdings.exclusive("number")
+        grants = []
+        for allotment in claim.allotments:
+            if not free:
+                raise Refused("no number is free", reason="capacity")
+            number = min(free)
+            free -= CpuSet([number])
+            grants.append(
+                Grant(
+                    request=allotment.base_request,
+                    pool=allotment.pool,
+                    device=allotment.device,
+                    share_id=allotment.share_id,
+                    admin_access=allotment.admin_access,
+                    exclusive={"number": CpuSet([number])},
+                    env={f"NUMBER_{claim.uid}": str(number)},
+                    attributes={"number": int_attribute(number)},
+                    data={"config": [c.parameters for c in allotment.config]},
+                )
+            )
+        return Assignment(tuple(grants))
+
+
+class FileCdi:
+    """CDI specs as plain files, with the durable steps of the real ones."""
+
+    def __init__(self, directory, kind="example.com/number"):
+        self.directory = directory
+        self.kind = kind
+
+    def path(self, uid):
+        return os.path.join(self.directory, f"{uid}.json")
+
+    def write(self, entry, mounts):
+        atomicfile.ensure_directory(self.directory)
+        ids = {
+            g.request: qualified_name(self.kind, Part(entry.uid, g.request)) for g in entry.grants
+        }
+        content = {
+            "ids": ids,
+            "env": [dict(g.env) for g in entry.grants],
+            "mounts": {request: mount.host_path for request, mount in mounts.items()},
+        }
+        data = json.dumps(content, sort_keys=True).encode()
+        try:
+            with open(self.path(entry.uid), "rb") as file:
+                same = file.read() == data
+        except FileNotFoundError:
+            same = False
+        if not same:
+            atomicfile.write_atomic(self.path(entry.uid), data, 0o644)
+        return ids
+
+    def remove(self, uid):
+        atomicfile.remove_durably(self.path(uid))
+
+    def keep_only(self, uids):
+        atomicfile.clean_temporaries(self.directory)
+        for uid in self.listed() - set(uids):
+            self.remove(uid)
+
+    def listed(self):
+        if not os.path.isdir(self.directory):
+            return set()
+        return {n.removesuffix(".json") for n in os.listdir(self.directory) if n.endswith(".json")}
+
+    def read(self, uid):
+        with open(self.path(uid), encoding="utf-8") as file:
+            return json.load(file)
+
+
+@dataclass
+class Claims:
+    """The API server, as far as claims go."""
+
+    documents: dict = field(default_factory=dict)
+    away: bool = False
+
+    async def get(self, namespace, name):
+        if self.away:
+            raise ClaimSourceError("the API server does not answer")
+        return self.documents.get((namespace, name))
+
+    def add(self, document):
+        self.documents[document.metadata.namespace, document.metadata.name] = document
+        return document
+
+
+def result(request="req", device="numbers", share="share", **more):
+    options = {"driver": DRIVER, "pool": NODE, "share_id": share, **more}
+    return AllocationResult(request=request, device=device, **options)
+
+
+def config(parameters, requests=(), source="FromClaim", driver=DRIVER):
+    return AllocatedConfiguration(
+        source=source,
+        requests=requests,
+        opaque=OpaqueConfiguration(driver=driver, parameters=parameters),
+    )
+
+
+def resource_claim(
+    name="claim", uid=None, results=None, configs=(), pods=("pod-uid",), annotations=None
+):
+    uid = uid or f"uid-{name}"
+    if results is None:
+        results = (result(share=f"share-{uid}"),)
+    return ResourceClaim(
+        metadata=ObjectMeta(name=name, namespace="default", uid=uid, annotations=annotations or {}),
+        status=ResourceClaimStatus(
+            allocation=Allocation(devices=DeviceAllocation(results=results, config=configs)),
+            reserved_for=tuple(
+                ConsumerReference(resource="pods", name=pod, uid=pod) for pod in pods
+            ),
+        ),
+    )

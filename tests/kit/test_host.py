@@ -1,0 +1,312 @@
+"""The whole host against the doubles: what a node's operator sees."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from drakit.core.cpuset import CpuSet
+from drakit.core.objects import AllocationResult, Device
+from drakit.kit.driver import (
+    Assignment,
+    Claim,
+    Container,
+    Grant,
+    Holdings,
+    Offer,
+    PoolOffer,
+    Refused,
+    Shape,
+)
+from drakit.kit.host import Host
+from drakit.kit.options import HostOptions
+from drakit.testing.kubelet import PrepareError
+from drakit.testing.node import SimulatedNode
+from drakit.testing.releases import CONTAINERD_1_7, CONTAINERD_2_4, Release
+from drakit.testing.runtime import RuntimeFailure
+
+ALL = CpuSet.range(0, 8)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Hands out pairs of CPUs: device ``pair-1`` is CPUs 2-3. Everybody else shares the rest."""
+
+    count: int = 4
+    name: str = "pairs.example.org"
+    cdi_kind: str = "example.org/pair"
+
+    def offer(self) -> Offer:
+        return Offer((PoolOffer(tuple(Device(name=f"pair-{n}") for n in range(self.count))),))
+
+    def assign(self, claim: Claim, holdings: Holdings) -> Assignment:
+        grants = []
+        for one in claim.allotments:
+            number = int(one.device.removeprefix("pair-"))
+            if number >= self.count:
+                raise Refused(f"no {one.device} here", reason="unknown-device")
+            cpus = CpuSet([2 * number, 2 * number + 1])
+            grants.append(
+                Grant(
+                    request=one.base_request,
+                    pool=one.pool,
+                    device=one.device,
+                    exclusive={"cpu": cpus},
+                    env={f"PAIR_{number}": str(cpus)},
+                )
+            )
+        return Assignment(tuple(grants))
+
+    def enforce(self, container: Container, holdings: Holdings) -> Shape:
+        mine = CpuSet.union(g.exclusive["cpu"] for use in container.uses for g in use.grants)
+        return Shape(cpus=mine or ALL - holdings.exclusive("cpu"))
+
+
+def pair(number: int, request: str = "r") -> AllocationResult:
+    return AllocationResult(
+        request=request, driver="pairs.example.org", pool="node-1", device=f"pair-{number}"
+    )
+
+
+@contextlib.asynccontextmanager
+async def world(release: Release = CONTAINERD_2_4) -> AsyncIterator[SimulatedNode]:
+    with tempfile.TemporaryDirectory(prefix="dk", dir="/tmp") as directory:
+        async with SimulatedNode(directory, release=release, online_cpus="0-7") as node:
+            yield node
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    node: SimulatedNode, driver: Pairs | None = None, **changes: object
+) -> AsyncIterator[Host]:
+    options = HostOptions(**{**node.settings(), **changes})  # type: ignore[arg-type]
+    chosen = driver or Pairs()
+    host = node.host(lambda: chosen, options)
+    task = asyncio.create_task(host.run())
+    try:
+        ready = asyncio.create_task(host.publisher.published.wait())
+        done, _ = await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED, timeout=60)
+        ready.cancel()
+        if task in done:
+            task.result()
+        await node.kubelet.registered(chosen.name)
+        yield host
+    finally:
+        host.stop()
+        await asyncio.wait_for(task, 60)
+
+
+@contextlib.asynccontextmanager
+async def at_work(host: Host) -> AsyncIterator[Host]:
+    """The host runs, however far it gets, and is stopped also when the test fails."""
+    task = asyncio.create_task(host.run())
+    try:
+        yield host
+    finally:
+        host.stop()
+        await asyncio.wait_for(task, 60)
+
+
+async def eventually(look, what: str, seconds: float = 60.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not look():
+            await asyncio.sleep(0.01)
+    assert look(), what
+
+
+@pytest.mark.parametrize("release", [CONTAINERD_2_4, CONTAINERD_1_7], ids=str)
+async def test_a_claim_from_kubelet_to_container_and_back(release: Release) -> None:
+    async with world(release) as node, serving(node) as host:
+        shared = await node.run_pod("shared")
+        assert shared.containers["main"].cpus == "0-7"
+        node.allocate("c", [pair(1)], consumers=["p"])
+        running = await node.run_pod("p", {"main": ["c"]})
+        assert running.containers["main"].cpus == "2-3"
+        assert running.containers["main"].env["PAIR_1"] == "2-3"
+        assert shared.containers["main"].cpus == "0-1,4-7"
+        again = await node.restart_container(running, "main")
+        assert again.cpus == "2-3"
+        await node.delete_pod(running)
+        assert len(host.ledger.holdings) == 0
+        if release.nri >= (0, 12, 1):
+            await eventually(lambda: shared.containers["main"].cpus == "0-7", "grown back")
+        else:  # goes with the next answer
+            await node.run_pod("next")
+            assert shared.containers["main"].cpus == "0-7"
+        assert os.listdir(node.cdi_dir) == []
+
+
+async def test_slices_are_published_and_come_back_after_a_wipe() -> None:
+    async with world() as node, serving(node):
+        (first,) = node.api.objects("resourceslices")
+        assert [d["name"] for d in first["spec"]["devices"]] == [f"pair-{n}" for n in range(4)]
+        assert first["metadata"]["ownerReferences"][0]["kind"] == "Node"
+        node.api.wipe_slices("node-1")
+        await eventually(lambda: node.api.objects("resourceslices") != [], "slices back")
+
+
+async def test_readiness_tells_the_truth() -> None:
+    async with world() as node, serving(node) as host:
+        await eventually(lambda: set(host.conditions().values()) == {None}, "ready")
+        await node.runtime.down()
+        await eventually(lambda: host.conditions()["runtime"] is not None, "not ready")
+        await node.runtime.up()
+        await eventually(lambda: host.conditions()["runtime"] is None, "ready again")
+        metrics = host.metrics.exposition().decode()
+        assert 'pairs_example_org_ready{condition="runtime"} 1.0' in metrics
+
+
+async def test_not_registered_before_the_runtime_is_synchronised() -> None:
+    async with world() as node:
+        await node.runtime.down()
+        options = HostOptions(**node.settings())
+        host = node.host(Pairs, options)
+        async with at_work(host):
+            await host.publisher.published.wait()
+            assert not host.plugin.registered.is_set()
+            assert not [
+                n for n in os.listdir(f"{node.kubelet_root}/plugins_registry") if "reg" in n
+            ]
+            await node.runtime.up()
+            await node.kubelet.registered("pairs.example.org")
+        assert os.listdir(f"{node.kubelet_root}/plugins_registry") == []
+
+
+async def test_nri_may_be_off_when_configured_so() -> None:
+    async with world() as node:
+        await node.runtime.down()
+        os.unlink(node.nri_socket)
+        async with serving(node, nri="optional") as host:
+            assert host.runtime.problem is None
+        async with serving(node, nri="off") as host:
+            assert host.runtime.state == "off"
+
+
+async def test_a_restart_loses_nothing_and_corrects_what_happened_meanwhile() -> None:
+    async with world() as node:
+        async with serving(node):
+            node.allocate("c", [pair(0)], consumers=["p"])
+            running = await node.run_pod("p", {"main": ["c"]})
+        stranger = await node.run_pod("meanwhile")
+        assert stranger.containers["main"].cpus == "", "nobody confined it"
+        for name in os.listdir(node.cdi_dir):
+            os.unlink(f"{node.cdi_dir}/{name}")
+        async with serving(node):
+            assert running.containers["main"].cpus == "0-1"
+            await eventually(lambda: stranger.containers["main"].cpus == "2-7", "confined")
+            assert len(os.listdir(node.cdi_dir)) == 1, "CDI spec rebuilt"
+            with pytest.raises(PrepareError, match="is held by claim default/c"):
+                node.allocate("d", [pair(0)], consumers=["q"])
+                await node.run_pod("q", {"main": ["d"]})
+
+
+async def test_two_instances_hand_over() -> None:
+    async with world() as node, serving(node, pod_uid="one") as first:
+        options = HostOptions(**{**node.settings(), "pod_uid": "two"})
+        second = node.host(Pairs, options)
+        async with at_work(second):
+            await node.kubelet.registered("pairs.example.org", instances=2)
+            assert (first.runtime.state, second.runtime.state) == ("synchronised", "standby")
+            await eventually(
+                lambda: set(second.conditions().values()) == {None}, "standby is ready"
+            )
+            shared = await node.run_pod("shared")
+            node.allocate("c", [pair(1)], consumers=["p"])
+            running = await node.run_pod("p", {"main": ["c"]})  # the newest instance prepares
+            assert running.containers["main"].cpus == "2-3"
+            assert shared.containers["main"].cpus == "0-1,4-7"
+            first.stop()
+            await eventually(lambda: second.runtime.state == "synchronised", "taken over")
+            await node.kubelet.registered("pairs.example.org", instances=1)
+            await node.delete_pod(running)
+            await eventually(lambda: shared.containers["main"].cpus == "0-7", "grown back")
+
+
+async def test_a_refusal_reaches_the_pod_in_words() -> None:
+    async with world() as node, serving(node) as host:
+        node.allocate("c", [pair(9)], consumers=["p"])
+        with pytest.raises(PrepareError, match="no pair-9 here"):
+            await node.run_pod("p", {"main": ["c"]})
+        sandbox = await node.runtime.run_pod("forger", uid="uid-of-forger")
+        unknown = "example.org/pair=claim-nobody_r"
+        with pytest.raises(RuntimeFailure, match="unresolvable CDI devices"):
+            await node.runtime.run(sandbox.id, "main", cdi_devices=[unknown])
+        metrics = host.metrics.exposition().decode()
+        assert 'pairs_example_org_prepare_claims_total{result="error"} 1.0' in metrics
+
+
+async def test_drift_in_a_cgroup_is_found_and_corrected() -> None:
+    async with world() as node, serving(node, verify_seconds=0.0) as host:
+        node.allocate("c", [pair(1)], consumers=["p"])
+        running = await node.run_pod("p", {"main": ["c"]})
+        path = Path(node.cgroup_root) / running.containers["main"].value.cgroups_path.strip("/")
+        assert (path / "cpuset.cpus").read_text().strip() == "2-3"
+        (path / "cpuset.cpus").write_text("0-7\n")
+        await host.verify()
+        assert (path / "cpuset.cpus").read_text().strip() == "2-3"
+        assert 'drift_total{result="found"} 1.0' in host.metrics.exposition().decode()
+
+
+async def test_hotplug_publishes_anew() -> None:
+    size = [4]
+    async with world() as node:
+        host = node.host(lambda: Pairs(size[0]), HostOptions(**node.settings()))
+        async with at_work(host):
+            await host.publisher.published.wait()
+            size[0] = 2
+            await host.rediscover()
+            await host.publisher.published.wait()
+            (only,) = node.api.objects("resourceslices")
+            assert len(only["spec"]["devices"]) == 2
+
+
+def toy_source() -> str:
+    text = (Path(__file__).parents[2] / "docs/developers/writing-a-driver.md").read_text()
+    found = re.search(r"```python\n(.*?)```", text, re.DOTALL)
+    assert found
+    return found[1]
+
+
+def test_the_toy_driver_of_the_docs_is_short() -> None:
+    lines = [line for line in toy_source().splitlines() if line.strip()]
+    assert len(lines) <= 60
+
+
+async def test_the_toy_driver_of_the_docs_serves(tmp_path: Path) -> None:
+    toy = tmp_path / "toy.py"
+    toy.write_text(toy_source())
+    preview = subprocess.run(
+        [sys.executable, str(toy), "--seats", "2", "--hostname-override", "node-1", "--dry-run"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert preview.stdout.count("name: seat-") == 2
+    async with world() as node:
+        program = await asyncio.create_subprocess_exec(
+            sys.executable, str(toy), *node.arguments(), stderr=asyncio.subprocess.PIPE
+        )
+        try:
+            await node.kubelet.registered("seats.example.org")
+            result = AllocationResult(
+                request="r", driver="seats.example.org", pool="node-1", device="seat-2"
+            )
+            node.allocate("c", [result], consumers=["p"])
+            running = await node.run_pod("p", {"main": ["c"]})
+            assert running.containers["main"].env["SEAT_2"] == "yours"
+            await node.delete_pod(running)
+        finally:
+            program.terminate()
+            _, log = await program.communicate()
+        assert program.returncode == 0, log.decode()
+        assert b"stopped" in log

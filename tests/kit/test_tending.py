@@ -1,0 +1,140 @@
+"""A steward is called for every change, one call at a time, with what is true then."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from drakit.kit.driver import Driver, Entry, Holdings, Refused
+from drakit.kit.metrics import Gauge
+from drakit.kit.options import HostOptions
+from drakit.kit.steward import PodView, Stewards
+from drakit.kit.tending import Tending
+from drakit.testing.kubelet import PrepareError
+from drakit.testing.node import SimulatedNode
+
+from .test_host import Pairs, eventually, pair
+
+
+class Diary:
+    """A steward that writes down what it was asked, and can be told to fail."""
+
+    def __init__(self) -> None:
+        self.provided: list[tuple[str, int]] = []
+        self.settled: list[tuple[dict[str, list[str]], int]] = []
+        self.refuse = False
+        self.broken = False
+        self.at_work = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def provide(self, driver: Driver, entry: Entry, holdings: Holdings) -> None:
+        if self.refuse:
+            raise Refused("the pool has no pages left; free some", reason="pages")
+        assert entry.uid not in holdings.entries
+        self.provided.append((entry.name, len(holdings)))
+
+    async def settle(self, driver: Driver, pods: Sequence[PodView], holdings: Holdings) -> None:
+        self.at_work += 1
+        assert self.at_work == 1, "one at a time"
+        await self.gate.wait()
+        self.at_work -= 1
+        if self.broken:
+            raise OSError("no such cgroup")
+        seen = {p.name: [u.entry.name for c in p.containers for u in c.uses] for p in pods}
+        self.settled.append((seen, len(holdings)))
+
+    async def restore(self) -> None:
+        return
+
+    def gauges(self) -> Iterable[Gauge]:
+        yield Gauge("diary_entries", "Looks so far.", len(self.settled))
+
+
+def tending(diary: Diary) -> Tending:
+    return Tending(diary, Pairs, list, Holdings)
+
+
+async def test_many_changes_share_one_look() -> None:
+    diary = Diary()
+    diary.gate.clear()
+    work = tending(diary)
+    first = asyncio.create_task(work.now())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    others = [asyncio.create_task(work.now()) for _ in range(50)]
+    await asyncio.sleep(0)
+    diary.gate.set()
+    await asyncio.gather(first, *others)
+    assert len(diary.settled) == 2, "the one at work, and one for all that came meanwhile"
+
+
+async def test_an_event_does_not_wait_for_ever_and_the_work_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("drakit.kit.tending._EVENT_SECONDS", 0.01)
+    diary = Diary()
+    diary.gate.clear()
+    work = tending(diary)
+    await work.before_answering()
+    assert diary.settled == []
+    diary.gate.set()
+    await work.now()
+    assert diary.settled != []
+
+
+async def test_a_failing_steward_ends_nothing_and_is_asked_again() -> None:
+    diary = Diary()
+    diary.broken = True
+    work = tending(diary)
+    await work.now()
+    assert work.problem == "no such cgroup"
+    diary.broken = False
+    await work.now()
+    assert work.problem is None
+
+
+async def test_the_host_tells_its_steward_of_claims_pods_and_their_end() -> None:
+    diary = Diary()
+    with tempfile.TemporaryDirectory(prefix="dk", dir="/tmp") as directory:
+        async with SimulatedNode(directory, online_cpus="0-7") as node:
+            host = node.host(Pairs, HostOptions(**node.settings()), steward=diary)
+            task = asyncio.create_task(host.run())
+            try:
+                await node.kubelet.registered("pairs.example.org")
+                node.allocate("c", [pair(1)], consumers=["p"])
+                running = await node.run_pod("p", {"main": ["c"]})
+                assert ("c", 0) in diary.provided
+                assert ({"p": ["c"]}, 1) in diary.settled, "before the container was created"
+                await node.delete_pod(running)
+                await eventually(lambda: diary.settled[-1] == ({}, 0), "the end was noticed")
+                assert b"diary_entries" in host.metrics.exposition()
+                diary.refuse = True
+                node.allocate("d", [pair(2)], consumers=["q"])
+                with pytest.raises(PrepareError, match="no pages left"):
+                    await node.run_pod("q", {"main": ["d"]})
+                assert len(host.ledger.holdings) == 0, "what was refused is not written down"
+            finally:
+                host.stop()
+                await asyncio.wait_for(task, 30)
+
+
+async def test_one_steward_that_fails_does_not_keep_the_next_from_work() -> None:
+    first, second, third = Diary(), Diary(), Diary()
+    first.broken = third.broken = True
+    both = Stewards(first, second, third)
+    with pytest.raises(OSError, match="no such cgroup; no such cgroup"):
+        await both.settle(Pairs(), [], Holdings())
+    assert second.settled == [({}, 0)]
+    assert len(list(both.gauges())) == 3
+
+
+async def test_the_first_refusal_of_several_stewards_counts() -> None:
+    first, second = Diary(), Diary()
+    first.refuse = True
+    with pytest.raises(Refused, match="no pages left"):
+        await Stewards(first, second).provide(Pairs(), Entry("u", "ns", "c", ()), Holdings())
+    assert second.provided == []
