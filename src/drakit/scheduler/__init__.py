@@ -1,0 +1,1 @@
+"""What kube-scheduler would do with devices: CEL, pools, the allocator and its explanation."""

@@ -1,0 +1,521 @@
+"""A checked syntax tree as a chain of closures over a frame.
+
+Slot 0 of a frame is the device, slot 1 counts loop turns (so that time is bounded), the rest are
+variables. ``&&``, ``||``, ``all`` and ``exists`` absorb errors as CEL prescribes: an error counts
+only if the other operands do not already decide the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from drakit.scheduler.cel.checker import Checked
+from drakit.scheduler.cel.errors import CelCompileError, CelRuntimeError, CelUnsupportedError
+from drakit.scheduler.cel.functions import FUNCTIONS
+from drakit.scheduler.cel.regex import RegexError, UnsafeRegexError, compiled
+from drakit.scheduler.cel.syntax import (
+    Call,
+    Comprehension,
+    Ident,
+    ListLiteral,
+    Literal,
+    MapLiteral,
+    Node,
+    Select,
+    StructLiteral,
+)
+from drakit.scheduler.cel.values import (
+    OPERATORS,
+    DomainMap,
+    OptionalValue,
+    TypeValue,
+    Value,
+    elements,
+    has,
+    key_of,
+    key_value,
+    no_such_overload,
+    optional_select,
+    pairs,
+    select,
+)
+
+Frame = list[Any]
+Code = Callable[[Frame], Value]
+
+DEVICE_SLOT: Final = 0
+TURNS_SLOT: Final = 1
+MOST_TURNS: Final = 1_000_000
+"""Kubernetes stops at a cost of one million; a loop turn costs at least one."""
+_CONVERSIONS: Final = frozenset(
+    {"bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"}
+)
+_PARSERS: Final = frozenset({"quantity", "semver", "ip", "cidr", "url", "isQuantity", "isSemver"})
+
+
+class Program:
+    """An expression ready to run."""
+
+    __slots__ = ("_code", "_slots")
+
+    def __init__(self, code: Code, slots: int) -> None:
+        self._code = code
+        self._slots = slots
+
+    def run(self, device: Value) -> Value:
+        """Evaluate for *device*. Raises :class:`CelRuntimeError`."""
+        frame: Frame = [None] * self._slots
+        frame[DEVICE_SLOT] = device
+        frame[TURNS_SLOT] = 0
+        try:
+            return self._code(frame)
+        except RecursionError:
+            raise CelRuntimeError("the expression nests too deeply to be evaluated") from None
+
+
+def build(root: Node, checked: Checked) -> Program:
+    """Turn a checked expression into a program.
+
+    Raises :class:`CelCompileError` where Kubernetes fails when it prepares the program, and
+    :class:`CelUnsupportedError` for what drakit cannot evaluate.
+    """
+    builder = _Builder(checked)
+    code = builder.build(root, {"device": DEVICE_SLOT})
+    return Program(code, builder.slots)
+
+
+class _Builder:
+    def __init__(self, checked: Checked) -> None:
+        self._checked = checked
+        self.slots = TURNS_SLOT + 1
+
+    def _slot(self) -> int:
+        self.slots += 1
+        return self.slots - 1
+
+    def build(self, node: Node, scope: dict[str, int]) -> Code:
+        """The code of *node*, with variables found through *scope*."""
+        match node:
+            case Literal(value):
+                return lambda _: value
+            case Ident():
+                return self._ident(node, scope)
+            case Select():
+                return self._select(node, scope)
+            case Call():
+                return self._call(node, scope)
+            case ListLiteral():
+                return self._list(node, scope)
+            case MapLiteral():
+                return self._map(node, scope)
+            case Comprehension():
+                return self._comprehension(node, scope)
+            case StructLiteral():
+                raise CelUnsupportedError(f"drakit cannot build a {node.type_name}", node.at)
+
+    # -- names ------------------------------------------------------------------------------------
+
+    def _ident(self, node: Ident, scope: dict[str, int]) -> Code:
+        if node in self._checked.names:
+            value = TypeValue(self._checked.names[node])
+            return lambda _: value
+        if self._checked.types[node].kind == "type":
+            # cel-go takes a variable that holds a type for the name of a type.
+            raise CelCompileError(
+                f"program instantiation failed: reference to undefined type: {node.name}", node.at
+            )
+        slot = DEVICE_SLOT if node.name.startswith(".") else scope[node.name]
+        if slot < 0:  # bound lazily: the slot holds the code until the first use
+            return _lazily(-slot)
+        return lambda frame: frame[slot]
+
+    def _select(self, node: Select, scope: dict[str, int]) -> Code:
+        if node in self._checked.names:
+            value = TypeValue(self._checked.names[node])
+            return lambda _: value
+        name = node.field
+        if not node.test:
+            quick = self._attribute(node, scope)
+            if quick is not None:
+                return quick
+        operand = self.build(node.operand, scope)
+        if node.test:
+            return lambda frame: has(operand(frame), name)
+        return lambda frame: select(operand(frame), name)
+
+    def _attribute(self, node: Select, scope: dict[str, int]) -> Code | None:
+        """A short cut for ``device.attributes["domain"].name``, what nearly all selectors use."""
+        call, name = node.operand, node.field
+        if not isinstance(call, Call) or call.function != "_[_]":
+            return None
+        fields, domain = call.args
+        if not isinstance(fields, Select) or fields.test or not isinstance(domain, Literal):
+            return None
+        root = fields.operand
+        if not isinstance(root, Ident) or root.name != "device" or scope["device"] != DEVICE_SLOT:
+            return None
+        if fields.field not in ("attributes", "capacity") or type(domain.value) is not str:
+            return None
+        field, key = fields.field, domain.value
+
+        def code(frame: Frame) -> Value:
+            try:
+                return getattr(frame[DEVICE_SLOT], field)[key][name]
+            except KeyError:
+                raise CelRuntimeError(f"no such key: {name}") from None
+
+        return code
+
+    # -- literals ---------------------------------------------------------------------------------
+
+    def _list(self, node: ListLiteral, scope: dict[str, int]) -> Code:
+        items = [self.build(item, scope) for item in node.items]
+        if not node.optional:
+            if all(isinstance(item, Literal) for item in node.items):
+                constant = [item.value for item in node.items if isinstance(item, Literal)]
+                return lambda _: constant
+            return lambda frame: [item(frame) for item in items]
+        optional = node.optional
+
+        def code(frame: Frame) -> Value:
+            found = []
+            for at, item in enumerate(items):
+                value = item(frame)
+                if at in optional:
+                    if not _optional(value).present:
+                        continue
+                    value = value.value
+                found.append(value)
+            return found
+
+        return code
+
+    def _map(self, node: MapLiteral, scope: dict[str, int]) -> Code:
+        entries = [(self.build(k, scope), self.build(v, scope)) for k, v in node.entries]
+        optional = node.optional
+
+        def code(frame: Frame) -> Value:
+            found: dict[Any, Value] = {}
+            for at, (key_code, value_code) in enumerate(entries):
+                key, value = key_of(key_code(frame)), value_code(frame)
+                if at in optional:
+                    if not _optional(value).present:
+                        continue
+                    value = value.value
+                found[key] = value
+            return found
+
+        return code
+
+    # -- calls ------------------------------------------------------------------------------------
+
+    def _call(self, node: Call, scope: dict[str, int]) -> Code:
+        name = self._checked.names.get(node, node.function).removeprefix(".")
+        if name == "_?._":
+            operand = self.build(node.args[0], scope)
+            field = node.args[1]
+            assert isinstance(field, Literal)
+            text = str(field.value)
+            return lambda frame: optional_select(operand(frame), text)
+        arguments = list(node.args)
+        if node.target is not None and node not in self._checked.names:
+            arguments.insert(0, node.target)
+        if name == "@in" and isinstance(arguments[1], ListLiteral) and not arguments[1].items:
+            self.build(arguments[0], scope)
+            return lambda _: False  # decided without a look at the item
+        special = _SPECIAL.get(name)
+        codes = [self.build(argument, scope) for argument in arguments]
+        if special is not None:
+            return special(codes)
+        self._check_constants(name, arguments)
+        function = OPERATORS.get(name) or FUNCTIONS.get(name)
+        if function is None:
+            return _unusable(name, codes)
+        if name in _CONVERSIONS and isinstance(arguments[0], Literal):
+            return _folded(function, arguments[0])
+        if name in _PARSERS and all(isinstance(argument, Literal) for argument in arguments):
+            return _once(function, [a.value for a in arguments if isinstance(a, Literal)])
+        return _applied(function, codes)
+
+    def _check_constants(self, name: str, arguments: list[Node]) -> None:
+        """What Kubernetes finds out about constants while it prepares the program."""
+        if name in ("matches", "find", "findAll") and len(arguments) > 1:
+            pattern = arguments[1]
+            if isinstance(pattern, Literal) and isinstance(pattern.value, str):
+                try:
+                    compiled(pattern.value)
+                except UnsafeRegexError as error:
+                    raise CelUnsupportedError(
+                        f"drakit cannot run the regular expression {pattern.value!r}: {error}",
+                        pattern.at,
+                    ) from None
+                except RegexError as error:
+                    raise CelCompileError(
+                        f"error parsing regexp: {error}: `{pattern.value}`", pattern.at
+                    ) from None
+        if name == "_[_]" and isinstance(arguments[1], Literal) and arguments[1].value is None:
+            raise CelCompileError("invalid qualifier type: types.Null", arguments[1].at)
+
+    # -- loops ------------------------------------------------------------------------------------
+
+    def _comprehension(self, node: Comprehension, scope: dict[str, int]) -> Code:
+        macro = node.macro
+        if macro.name == "bind":
+            slot = self._slot()
+            value = self.build(node.init, scope)
+            body = self.build(node.result, {**scope, node.accumulator: -slot})
+
+            def bound(frame: Frame) -> Value:
+                frame[slot] = value
+                return body(frame)
+
+            return bound
+        over = self.build(node.range, scope)
+        first = self._slot()
+        inner = {**scope, node.variable: first}
+        second = self._slot() if node.second else None
+        if node.second and second is not None:
+            inner[node.second] = second
+        walk = _walk(over, first, second)
+        condition = self.build(macro.condition, inner) if macro.condition else None
+        value_code = self.build(macro.value, inner) if macro.value else None
+        if macro.name in ("all", "exists"):
+            assert condition is not None
+            return _quantifier(walk, condition, macro.name == "exists")
+        if macro.name == "exists_one":
+            assert condition is not None
+            return _exactly_one(walk, condition)
+        assert value_code is not None
+        if macro.name == "map":
+            return _list_builder(walk, condition, value_code)
+        key = (lambda frame: frame[first]) if macro.name == "transformMap" else None
+        return _map_builder(walk, condition, value_code, key)
+
+
+Walk = Callable[[Frame], Any]
+
+
+def _walk(over: Code, first: int, second: int | None) -> Walk:
+    """Run through a range, setting the loop variables; yields once per turn."""
+
+    def walk(frame: Frame) -> Any:
+        container = over(frame)
+        if second is None:
+            for item in elements(container):
+                _count(frame)
+                frame[first] = item
+                yield
+        else:
+            for key, item in pairs(container):
+                _count(frame)
+                frame[first] = key
+                frame[second] = item
+                yield
+
+    return walk
+
+
+def _count(frame: Frame) -> None:
+    frame[TURNS_SLOT] += 1
+    if frame[TURNS_SLOT] > MOST_TURNS:
+        raise CelRuntimeError("operation cancelled: actual cost limit exceeded")
+
+
+def _lazily(slot: int) -> Code:
+    def code(frame: Frame) -> Value:
+        value = frame[slot]
+        if callable(value):
+            value = value(frame)
+            frame[slot] = value
+        return value
+
+    return code
+
+
+def _optional(value: Value) -> OptionalValue:
+    if type(value) is not OptionalValue:
+        raise CelRuntimeError("cannot initialize optional entry from non-optional value")
+    return value
+
+
+def _truth(value: Value, operator: str) -> bool:
+    if value is True or value is False:
+        return value
+    raise no_such_overload(operator, value)
+
+
+def _quantifier(walk: Walk, condition: Code, deciding: bool) -> Code:
+    """``exists`` (decided by true) and ``all`` (decided by false)."""
+    operator = "_||_" if deciding else "_&&_"
+
+    def code(frame: Frame) -> Value:
+        failure: CelRuntimeError | None = None
+        for _ in walk(frame):
+            try:
+                if _truth(condition(frame), operator) is deciding:
+                    return deciding
+            except CelRuntimeError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return not deciding
+
+    return code
+
+
+def _exactly_one(walk: Walk, condition: Code) -> Code:
+    def code(frame: Frame) -> Value:
+        return sum(1 for _ in walk(frame) if _truth(condition(frame), "_?_:_")) == 1
+
+    return code
+
+
+def _list_builder(walk: Walk, condition: Code | None, value: Code) -> Code:
+    def code(frame: Frame) -> Value:
+        if condition is None:
+            return [value(frame) for _ in walk(frame)]
+        return [value(frame) for _ in walk(frame) if _truth(condition(frame), "_?_:_")]
+
+    return code
+
+
+def _map_builder(walk: Walk, condition: Code | None, value: Code, key: Code | None) -> Code:
+    def code(frame: Frame) -> Value:
+        found: dict[Any, Value] = {}
+        for _ in walk(frame):
+            if condition is not None and not _truth(condition(frame), "_?_:_"):
+                continue
+            added = value(frame)
+            if key is not None:
+                added = {key_of(key(frame)): added}
+            if not isinstance(added, dict):
+                raise no_such_overload("cel.@mapInsert", added)
+            for name, entry in added.items():
+                if name in found:
+                    raise CelRuntimeError(f"insert failed: key {key_value(name)} already exists")
+                found[name] = entry
+        return found
+
+    return code
+
+
+def _logical(deciding: bool) -> Callable[[list[Code]], Code]:
+    """``||`` (decided by true) and ``&&`` (decided by false), which absorb errors."""
+    operator = "_||_" if deciding else "_&&_"
+
+    def build(codes: list[Code]) -> Code:
+        left, right = codes
+
+        def code(frame: Frame) -> Value:
+            try:
+                value = left(frame)
+            except CelRuntimeError as error:
+                if right(frame) is deciding:
+                    return deciding
+                raise error from None
+            if value is deciding:
+                return deciding
+            other = right(frame)
+            if other is deciding:
+                return deciding
+            _truth(value, operator)
+            return _truth(other, operator)
+
+        return code
+
+    return build
+
+
+def _conditional(codes: list[Code]) -> Code:
+    condition, then, otherwise = codes
+
+    def code(frame: Frame) -> Value:
+        value = condition(frame)
+        if value is True:
+            return then(frame)
+        if value is False:
+            return otherwise(frame)
+        raise no_such_overload("_?_:_", value)
+
+    return code
+
+
+def _or_value(codes: list[Code]) -> Code:
+    left, right = codes
+
+    def code(frame: Frame) -> Value:
+        value = left(frame)
+        if type(value) is not OptionalValue:
+            raise no_such_overload("orValue", value)
+        return value.value if value.present else right(frame)
+
+    return code
+
+
+def _or_optional(codes: list[Code]) -> Code:
+    left, right = codes
+
+    def code(frame: Frame) -> Value:
+        value = left(frame)
+        if type(value) is not OptionalValue:
+            raise no_such_overload("or", value)
+        if value.present:
+            return value
+        other = right(frame)
+        if type(other) is not OptionalValue:
+            raise no_such_overload("or", value, other)
+        return other
+
+    return code
+
+
+_SPECIAL: Final[dict[str, Callable[[list[Code]], Code]]] = {
+    "_&&_": _logical(False),
+    "_||_": _logical(True),
+    "_?_:_": _conditional,
+    "orValue": _or_value,
+    "or": _or_optional,
+}
+
+
+def _applied(function: Callable[..., Value], codes: list[Code]) -> Code:
+    if len(codes) == 1:
+        (only,) = codes
+        return lambda frame: function(only(frame))
+    if len(codes) == 2:
+        left, right = codes
+        return lambda frame: function(left(frame), right(frame))
+    return lambda frame: function(*[code(frame) for code in codes])
+
+
+def _folded(function: Callable[..., Value], argument: Literal) -> Code:
+    """A conversion of a constant: done once, and an error already refuses the expression."""
+    try:
+        value = function(argument.value)
+    except CelRuntimeError as error:
+        raise CelCompileError(f"program instantiation failed: {error}", argument.at) from None
+    return lambda _: value
+
+
+def _once(function: Callable[..., Value], values: list[Value]) -> Code:
+    """A parser of constants: runs once; if it fails, then at each evaluation."""
+    try:
+        value = function(*values)
+    except CelRuntimeError:
+        return lambda _: function(*values)
+    return lambda _: value
+
+
+def _unusable(name: str, codes: list[Code]) -> Code:
+    """Authorization functions: no selector can come by a value they accept."""
+
+    def code(frame: Frame) -> Value:
+        raise no_such_overload(name, *[c(frame) for c in codes])
+
+    return code
+
+
+def domain_map(entries: dict[str, dict[str, Value]]) -> DomainMap:
+    """``device.attributes`` or ``device.capacity`` from domain → name → value."""
+    return DomainMap(entries)

@@ -1,0 +1,492 @@
+"""Run-time values and the operators on them.
+
+CEL's ``int``, ``uint``, ``double``, ``bool``, ``string``, ``bytes``, ``null``, lists and maps are
+Python's ``int``, :class:`UInt`, ``float``, ``bool``, ``str``, ``bytes``, ``None``, ``list`` and
+``dict``. Python takes ``True`` and ``1`` for the same dictionary key, CEL does not, so truth values
+are wrapped when they serve as keys. Numbers of different types compare by value, as in CEL.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from drakit.scheduler.cel.amounts import Amount
+from drakit.scheduler.cel.errors import CelRuntimeError
+from drakit.scheduler.cel.semver import Semver
+from drakit.scheduler.cel.syntax import UInt
+
+Value: TypeAlias = Any
+"""A value of the expression language."""
+
+INT_MAX: Final = 2**63 - 1
+INT_MIN: Final = -(2**63)
+UINT_MAX: Final = 2**64 - 1
+NUMBERS: Final = frozenset({int, float, UInt})
+
+
+class _Truth(enum.Enum):
+    FALSE = False
+    TRUE = True
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Timestamp:
+    """A point in time, in nanoseconds since 1970."""
+
+    nanos: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Duration:
+    """A span of time in nanoseconds."""
+
+    nanos: int
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalValue:
+    """A value that may be absent."""
+
+    present: bool
+    value: Value = None
+
+
+NONE: Final = OptionalValue(False)
+
+
+@dataclass(frozen=True, slots=True)
+class TypeValue:
+    """A type as a value: ``type(1) == int``."""
+
+    name: str
+
+
+class DomainMap(dict[str, Any]):
+    """``device.attributes`` and ``device.capacity``: an unknown domain reads as an empty map."""
+
+    def find(self, key: Value) -> tuple[Value, bool]:
+        """The entry of *key*; there always is one."""
+        return self.get(key, {}) if type(key) is str else {}, True
+
+
+class DeviceValue:
+    """``device``."""
+
+    __slots__ = ("allow_multiple_allocations", "attributes", "capacity", "driver")
+
+    def __init__(
+        self,
+        driver: str,
+        attributes: DomainMap,
+        capacity: DomainMap,
+        allow_multiple_allocations: bool,
+    ) -> None:
+        self.driver = driver
+        self.attributes = attributes
+        self.capacity = capacity
+        self.allow_multiple_allocations = allow_multiple_allocations
+
+    def field(self, name: str) -> Value:
+        """A field by its API name; the type checker let only existing ones pass."""
+        if name == "allowMultipleAllocations":
+            return self.allow_multiple_allocations
+        return getattr(self, name)
+
+
+_TYPE_NAMES: Final[dict[type, str]] = {
+    bool: "bool", int: "int", UInt: "uint", float: "double", str: "string", bytes: "bytes",
+    type(None): "null_type", list: "list", dict: "map", DomainMap: "map",
+    Timestamp: "google.protobuf.Timestamp", Duration: "google.protobuf.Duration",
+    OptionalValue: "optional_type", TypeValue: "type", Amount: "kubernetes.Quantity",
+    Semver: "kubernetes.Semver", DeviceValue: "kubernetes.DRADevice",
+}  # fmt: skip
+
+
+def type_name(value: Value) -> str:
+    """The name of a value's type."""
+    return _TYPE_NAMES.get(type(value)) or value.type_name
+
+
+def no_such_overload(function: str, *args: Value) -> CelRuntimeError:
+    """The error for arguments of types the function does not take."""
+    return CelRuntimeError(f"no such overload: {function}({', '.join(map(type_name, args))})")
+
+
+# -- maps -----------------------------------------------------------------------------------------
+
+
+def key_of(value: Value) -> Any:
+    """What stands for *value* as a key of a Python dictionary."""
+    kind = type(value)
+    if kind is bool:
+        return _Truth(value)
+    if kind in (str, int, UInt):
+        return value
+    if kind is float and not math.isnan(value):
+        return value
+    raise CelRuntimeError(f"unsupported key type: {type_name(value)}")
+
+
+def key_value(key: Any) -> Value:
+    """The inverse of :func:`key_of`."""
+    return key.value if type(key) is _Truth else key
+
+
+def keys(mapping: dict[Any, Value]) -> list[Value]:
+    """The keys as values."""
+    return [key.value if type(key) is _Truth else key for key in mapping]
+
+
+def find(mapping: dict[Any, Value], key: Value) -> tuple[Value, bool]:
+    """The entry of *key* and whether there is one."""
+    if type(mapping) is DomainMap:
+        return mapping.find(key)
+    try:
+        wrapped = key_of(key)
+    except CelRuntimeError:
+        return None, False
+    if wrapped in mapping:
+        return mapping[wrapped], True
+    return None, False
+
+
+def index(container: Value, at: Value) -> Value:
+    """``container[at]``."""
+    kind = type(container)
+    if kind is dict or kind is DomainMap:
+        value, found = find(container, at)
+        if found:
+            return value
+        raise CelRuntimeError(f"no such key: {shown(at)}")
+    if kind is list:
+        return container[_position(container, at)]
+    if kind is OptionalValue:
+        return optional_index(container, at)
+    raise no_such_overload("_[_]", container, at)
+
+
+def _position(items: list[Value], at: Value) -> int:
+    if type(at) not in NUMBERS or int(at) != at:
+        raise CelRuntimeError(f"unsupported index type '{type_name(at)}' in list")
+    if not 0 <= at < len(items):
+        raise CelRuntimeError(f"index out of bounds: {shown(at)}")
+    return int(at)
+
+
+def optional_index(container: Value, at: Value) -> OptionalValue:
+    """``container[?at]``."""
+    if type(container) is OptionalValue:
+        return optional_index(container.value, at) if container.present else NONE
+    if isinstance(container, dict):
+        value, found = find(container, at)
+        return OptionalValue(True, value) if found else NONE
+    if type(container) is list:
+        if type(at) not in NUMBERS:
+            raise no_such_overload("_[?_]", container, at)
+        inside = int(at) == at and 0 <= at < len(container)
+        return OptionalValue(True, container[int(at)]) if inside else NONE
+    raise no_such_overload("_[?_]", container, at)
+
+
+def select(container: Value, name: str) -> Value:
+    """``container.name``."""
+    kind = type(container)
+    if kind is dict:
+        try:
+            return container[name]
+        except KeyError:
+            raise CelRuntimeError(f"no such key: {name}") from None
+    if kind is DomainMap:
+        return container.find(name)[0]
+    if kind is DeviceValue:
+        return container.field(name)
+    if kind is OptionalValue:
+        return optional_index(container, name)
+    raise CelRuntimeError(f"no such overload: {type_name(container)}.{name}")
+
+
+def has(container: Value, name: str) -> bool:
+    """``has(container.name)``."""
+    kind = type(container)
+    if kind is dict:
+        return name in container
+    if kind in (DomainMap, DeviceValue):
+        return True
+    if kind is OptionalValue:
+        return container.present and has(container.value, name)
+    raise CelRuntimeError(f"no such overload: {type_name(container)}.{name}")
+
+
+def optional_select(container: Value, name: str) -> OptionalValue:
+    """``container.?name``."""
+    if type(container) is DeviceValue:
+        return OptionalValue(True, container.field(name))
+    if type(container) is OptionalValue:
+        return optional_select(container.value, name) if container.present else NONE
+    if isinstance(container, dict):
+        value, found = find(container, name)
+        return OptionalValue(True, value) if found else NONE
+    raise CelRuntimeError(f"no such overload: {type_name(container)}.?{name}")
+
+
+# -- equality and order -----------------------------------------------------------------------------
+
+
+def equal(a: Value, b: Value) -> bool:  # noqa: PLR0911 - one line per kind of value
+    """``a == b``: numbers by value, other types only with their own kind."""
+    kind = type(a)
+    if kind is type(b):
+        if kind is list:
+            return len(a) == len(b) and all(map(equal, a, b))
+        if kind is dict or kind is DomainMap:
+            return _equal_maps(a, b)
+        if kind is OptionalValue:
+            if not a.present or not b.present:
+                return bool(a.present == b.present)
+            return equal(a.value, b.value)
+        if kind is Amount and b.computed:
+            # Sums and differences are pointers in the API server, which its == does not expect.
+            raise no_such_overload("_==_", a, b)
+        return bool(a == b)
+    if kind in NUMBERS:
+        if type(b) not in NUMBERS:
+            return False
+        # cel-go compares an integer with a double as doubles, losing digits beyond 2^53.
+        return float(a) == float(b) if float in (kind, type(b)) else bool(a == b)
+    if isinstance(a, dict) and isinstance(b, dict):
+        return _equal_maps(a, b)
+    if b is None:
+        return False
+    if kind is Amount or kind is Semver or hasattr(a, "type_name"):
+        # apiserver's own types answer "no such overload" for foreign types instead of false.
+        raise no_such_overload("_==_", a, b)
+    return False
+
+
+def same(a: Value, b: Value) -> bool:
+    """Equality where an error counts as "not equal", as lists and sets compare."""
+    try:
+        return equal(a, b)
+    except CelRuntimeError:
+        return False
+
+
+def _equal_maps(a: dict[Any, Value], b: dict[Any, Value]) -> bool:
+    if len(a) != len(b):
+        return False
+    for key, value in a.items():
+        other, found = find(b, key_value(key))
+        if not found or not equal(value, other):
+            return False
+    return True
+
+
+def _comparable(a: Value, b: Value) -> bool:
+    kind = type(a)
+    if kind in NUMBERS:
+        return type(b) in NUMBERS
+    return kind is type(b) and kind in (str, bytes, bool, Timestamp, Duration)
+
+
+def less(a: Value, b: Value) -> bool:
+    """``a < b``."""
+    if _comparable(a, b):
+        return bool(a < b)
+    raise no_such_overload("_<_", a, b)
+
+
+def less_equal(a: Value, b: Value) -> bool:
+    """``a <= b``."""
+    if _comparable(a, b):
+        return bool(a <= b)
+    raise no_such_overload("_<=_", a, b)
+
+
+def greater(a: Value, b: Value) -> bool:
+    """``a > b``."""
+    if _comparable(a, b):
+        return bool(a > b)
+    raise no_such_overload("_>_", a, b)
+
+
+def greater_equal(a: Value, b: Value) -> bool:
+    """``a >= b``."""
+    if _comparable(a, b):
+        return bool(a >= b)
+    raise no_such_overload("_>=_", a, b)
+
+
+def contains(item: Value, container: Value) -> bool:
+    """``item in container``."""
+    if type(container) is list:
+        return any(same(item, other) for other in container)
+    if isinstance(container, dict):
+        try:
+            return key_of(item) in container
+        except CelRuntimeError:
+            return False
+    raise no_such_overload("@in", item, container)
+
+
+# -- arithmetic ---------------------------------------------------------------------------------------
+
+
+def whole(value: int) -> int:
+    """*value* if it fits 64 bits."""
+    if INT_MIN <= value <= INT_MAX:
+        return value
+    raise CelRuntimeError("integer overflow")
+
+
+def unsigned(value: int) -> UInt:
+    """*value* as an unsigned integer if it fits 64 bits."""
+    if 0 <= value <= UINT_MAX:
+        return UInt(value)
+    raise CelRuntimeError("unsigned integer overflow")
+
+
+def time_span(nanos: int) -> Duration:
+    """A duration, within 64 bits of nanoseconds."""
+    if not INT_MIN <= nanos <= INT_MAX:
+        raise CelRuntimeError("duration overflow")
+    return Duration(nanos)
+
+
+_FIRST_SECOND: Final = -62135596800
+_LAST_SECOND: Final = 253402300799
+
+
+def point_in_time(nanos: int) -> Timestamp:
+    """A timestamp between the years 1 and 9999."""
+    if not _FIRST_SECOND <= nanos // 10**9 <= _LAST_SECOND:
+        raise CelRuntimeError("timestamp overflow")
+    return Timestamp(nanos)
+
+
+def add(a: Value, b: Value) -> Value:
+    """``a + b``."""
+    kind = type(a)
+    if kind is type(b):
+        if kind is int:
+            return whole(a + b)
+        if kind in (str, float, list, bytes):
+            return a + b
+        if kind is UInt:
+            return unsigned(int(a) + int(b))
+        if kind is Duration:
+            return time_span(a.nanos + b.nanos)
+    if {kind, type(b)} == {Timestamp, Duration}:
+        return point_in_time(a.nanos + b.nanos)
+    raise no_such_overload("_+_", a, b)
+
+
+def subtract(a: Value, b: Value) -> Value:
+    """``a - b``."""
+    kind = type(a)
+    if kind is type(b):
+        if kind is int:
+            return whole(a - b)
+        if kind is float:
+            return a - b
+        if kind is UInt:
+            return unsigned(int(a) - int(b))
+        if kind is Duration or kind is Timestamp:
+            return time_span(a.nanos - b.nanos)
+    if kind is Timestamp and type(b) is Duration:
+        return point_in_time(a.nanos - b.nanos)
+    raise no_such_overload("_-_", a, b)
+
+
+def multiply(a: Value, b: Value) -> Value:
+    """``a * b``."""
+    kind = type(a)
+    if kind is type(b):
+        if kind is int:
+            return whole(a * b)
+        if kind is float:
+            return a * b
+        if kind is UInt:
+            return unsigned(int(a) * int(b))
+    raise no_such_overload("_*_", a, b)
+
+
+def divide(a: Value, b: Value) -> Value:
+    """``a / b``, towards zero for integers."""
+    kind = type(a)
+    if kind is type(b) and kind in NUMBERS:
+        if kind is float:
+            if b == 0.0:
+                negative = math.copysign(1.0, a) * math.copysign(1.0, b) < 0
+                return (
+                    math.nan if a == 0.0 or math.isnan(a) else -math.inf if negative else math.inf
+                )
+            return a / b
+        if b == 0:
+            raise CelRuntimeError("division by zero")
+        quotient = abs(int(a)) // abs(int(b))
+        if kind is UInt:
+            return UInt(quotient)
+        return whole(quotient if (a < 0) == (b < 0) else -quotient)
+    raise no_such_overload("_/_", a, b)
+
+
+def modulo(a: Value, b: Value) -> Value:
+    """``a % b``, with the sign of *a*."""
+    kind = type(a)
+    if kind is type(b) and kind in (int, UInt):
+        if b == 0:
+            raise CelRuntimeError("modulus by zero")
+        rest = abs(int(a)) % abs(int(b))
+        return UInt(rest) if kind is UInt else whole(-rest if a < 0 else rest)
+    raise no_such_overload("_%_", a, b)
+
+
+def negate(a: Value) -> Value:
+    """``-a``."""
+    if type(a) is int:
+        return whole(-a)
+    if type(a) is float:
+        return -a
+    raise no_such_overload("-_", a)
+
+
+def negation(a: Value) -> bool:
+    """``!a``."""
+    if type(a) is bool:
+        return not a
+    raise no_such_overload("!_", a)
+
+
+def elements(container: Value) -> Iterable[Value]:
+    """What a one-variable loop runs over: the items of a list, the keys of a map."""
+    if type(container) is list:
+        return container
+    if isinstance(container, dict):
+        return keys(container)
+    raise CelRuntimeError(f"got '{type_name(container)}', expected iterable type")
+
+
+def pairs(container: Value) -> Iterable[tuple[Value, Value]]:
+    """What a two-variable loop runs over: index and item, or key and value."""
+    if type(container) is list:
+        return enumerate(container)
+    if isinstance(container, dict):
+        return [(key_value(key), value) for key, value in container.items()]
+    raise CelRuntimeError(f"got '{type_name(container)}', expected iterable type")
+
+
+def shown(value: Value) -> str:
+    """A short spelling for messages."""
+    return value if type(value) is str else repr(value)
+
+
+OPERATORS: Final[dict[str, Callable[..., Value]]] = {
+    "_==_": equal, "_!=_": lambda a, b: not equal(a, b), "_<_": less, "_<=_": less_equal,
+    "_>_": greater, "_>=_": greater_equal, "@in": contains, "_[_]": index,
+    "_[?_]": optional_index, "_+_": add, "_-_": subtract, "_*_": multiply, "_/_": divide,
+    "_%_": modulo, "-_": negate, "!_": negation, "@not_strictly_false": lambda a: a is not False,
+}  # fmt: skip
