@@ -1,0 +1,1 @@
+"""The resource models and the programs made of them."""

@@ -1,0 +1,1 @@
+"""``dra-driver-example``: simulated GPUs, the template for anyone's DRA driver in Python."""

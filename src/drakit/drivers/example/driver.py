@@ -1,0 +1,149 @@
+"""Simulated GPUs: what a driver for whole devices looks like, from configuration to container.
+
+Copy this file to start a driver of your own. ``discover`` reads the hardware (here: the
+configuration), ``offer`` lists it, ``assign`` decides what a claim gets, ``enforce`` says how a
+container must look – nothing, for a driver whose devices are given by CDI alone.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from drakit.core.objects import (
+    Attribute,
+    Capacity,
+    Device,
+    Struct,
+    int_attribute,
+    string_attribute,
+)
+from drakit.core.quantity import Quantity
+from drakit.kit.configuration import did_you_mean, setting
+from drakit.kit.driver import (
+    Allotment,
+    Assignment,
+    Claim,
+    Container,
+    Grant,
+    Holdings,
+    Offer,
+    PoolOffer,
+    Refused,
+    Shape,
+)
+from drakit.kit.options import HostOptions
+
+NAME: Final = "gpu.example.com"
+CDI_KIND: Final = "k8s.gpu.example.com/gpu"
+PARAMETERS_VERSION: Final = "gpu.resource.example.com/v1alpha1"
+
+
+class ExampleConfig(HostOptions, frozen=True):
+    """Settings of the example driver."""
+
+    device_count: Annotated[int, setting("how many GPUs to simulate")] = 8
+    device_memory: Annotated[str, setting("memory of each simulated GPU")] = "80Gi"
+    device_model: Annotated[str, setting("model name of the simulated GPUs")] = "LATEST-GPU-MODEL"
+
+    def __post_init__(self) -> None:
+        HostOptions.__post_init__(self)
+        if not 0 <= self.device_count <= 1024:
+            raise ValueError(f"deviceCount must be between 0 and 1024, not {self.device_count}")
+        Quantity(self.device_memory)
+
+
+class Sharing(Struct, frozen=True, forbid_unknown_fields=True):
+    """How containers of a pod share one GPU."""
+
+    strategy: Literal["TimeSlicing", "SpacePartitioning"] = "TimeSlicing"
+
+
+class Parameters(Struct, frozen=True, forbid_unknown_fields=True):
+    """Opaque configuration of a claim: strict, versioned, unknown fields refused."""
+
+    api_version: Literal["gpu.resource.example.com/v1alpha1"] = PARAMETERS_VERSION
+    kind: Literal["GpuConfig"] = "GpuConfig"
+    sharing: Sharing = Sharing()
+
+
+@dataclass(frozen=True)
+class ExampleDriver:
+    """A node with :attr:`ExampleConfig.device_count` simulated GPUs."""
+
+    config: ExampleConfig
+    node: str
+    name: str = NAME
+    cdi_kind: str = CDI_KIND
+
+    def offer(self) -> Offer:
+        """One device per GPU; the UUID is stable for a node and an index."""
+        devices = (
+            Device(
+                name=f"gpu-{index}",
+                attributes={
+                    "index": int_attribute(index),
+                    "uuid": string_attribute(f"gpu-{self._uuid(index)}"),
+                    "model": string_attribute(self.config.device_model),
+                    "driverVersion": Attribute(version="1.0.0"),
+                },
+                capacity={"memory": Capacity(value=Quantity(self.config.device_memory))},
+            )
+            for index in range(self.config.device_count)
+        )
+        return Offer(pools=(PoolOffer(devices=tuple(devices)),))
+
+    def assign(self, claim: Claim, holdings: Holdings) -> Assignment:
+        """Exactly the scheduler's devices, announced to the container by variables."""
+        return Assignment(tuple(self._grant(allotment) for allotment in claim.allotments))
+
+    def enforce(self, container: Container, holdings: Holdings) -> Shape:
+        """Simulated devices need nothing of the runtime beyond CDI."""
+        return Shape()
+
+    def _grant(self, allotment: Allotment) -> Grant:
+        index = allotment.device.removeprefix("gpu-")
+        if not index.isdecimal() or int(index) >= self.config.device_count:
+            raise Refused(
+                f"this node has no device {allotment.device}: it simulates "
+                f"{self.config.device_count}, numbered from 0",
+                reason="unknown-device",
+            )
+        parameters = _parameters(allotment)
+        prefix = f"GPU_DEVICE_{index}"
+        return Grant(
+            request=allotment.base_request,
+            pool=allotment.pool,
+            device=allotment.device,
+            share_id=allotment.share_id,
+            admin_access=allotment.admin_access,
+            env={
+                prefix: allotment.device,
+                f"{prefix}_SHARING_STRATEGY": parameters.sharing.strategy,
+            },
+        )
+
+    def _uuid(self, index: int) -> uuid.UUID:
+        return uuid.uuid5(uuid.NAMESPACE_DNS, f"{index}.{self.node}.{NAME}")
+
+
+def _parameters(allotment: Allotment) -> Parameters:
+    """The last configuration counts: the claim's own comes after its class's."""
+    if not allotment.config:
+        return Parameters()
+    given = allotment.config[-1].parameters
+    try:
+        return msgspec.convert(given, Parameters)
+    except msgspec.ValidationError as problem:
+        hint = ""
+        if isinstance(given, dict):
+            unknown = [key for key in given if key not in Parameters.__struct_encode_fields__]
+            hint = did_you_mean(unknown[0], Parameters.__struct_encode_fields__) if unknown else ""
+        raise Refused(
+            f"the opaque configuration for request {allotment.request} is not understood: "
+            f"{problem}{hint}",
+            reason="policy",
+        ) from problem

@@ -1,0 +1,79 @@
+"""How a claim notices that nobody uses it any more, whatever way its users ended.
+
+Each local claim has a tether: a file whose lock (``flock``) is held by an open descriptor that the
+command and everything it starts inherit. The kernel drops the lock when the last of them is gone,
+also after ``kill -9``. Whoever can take the lock knows that the claim is free. A process that closes
+all its descriptors (a daemon) lets go of the tether, so the command's own process is watched as well,
+by number and start time: numbers are reused, start times are not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+from typing import Final
+
+_SUFFIX: Final = ".tether"
+
+
+def tether_path(directory: str, uid: str) -> str:
+    """Where the tether of a claim is."""
+    return os.path.join(directory, f".{uid}{_SUFFIX}")
+
+
+def fasten(directory: str, uid: str) -> int:
+    """Make the claim's tether and hold it; returns the descriptor, which children inherit.
+
+    Raises ``BlockingIOError`` when somebody else holds it: UIDs are never reused, so never.
+    """
+    path = tether_path(directory, uid)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    os.set_inheritable(descriptor, True)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return descriptor
+
+
+def is_loose(directory: str, uid: str) -> bool:
+    """Whether nobody holds the claim's tether (any more); a missing one is loose."""
+    try:
+        descriptor = os.open(tether_path(directory, uid), os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False  # somebody else's: their process decides
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def cut(directory: str, uid: str) -> None:
+    """Remove the tether of a claim that ended."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(tether_path(directory, uid))
+
+
+def identity_of(pid: int, proc: str = "/proc") -> str:
+    """A process as ``pid:starttime``; empty when there is none.
+
+    The start time is field 22 of ``/proc/<pid>/stat``; the command's name before it may contain
+    anything, so it is cut off at the last parenthesis.
+    """
+    try:
+        with open(f"{proc}/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            rest = file.read(4096).rpartition(")")[2].split()
+    except OSError:
+        return ""
+    # state is field 3; a zombie has ended and only waits to be noticed
+    return "" if len(rest) < 20 or rest[0] in "ZX" else f"{pid}:{rest[19]}"
+
+
+def is_alive(identity: str, proc: str = "/proc") -> bool:
+    """Whether the process that *identity* names still runs."""
+    found = re.fullmatch(r"(\d+):\d+", identity)
+    return found is not None and identity_of(int(found[1]), proc) == identity

@@ -1,0 +1,242 @@
+"""One machine as a node: nobody ever holds what another holds, whatever ends how."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from drakit.cli.run import simple_claim
+from drakit.core.cpuset import CpuSet
+from drakit.drivers.cpu.config import CpuConfig
+from drakit.drivers.cpu.model import cpu_driver
+from drakit.drivers.local import tether
+from drakit.drivers.local.node import DoesNotFit, LocalNode, fresh_claim
+from drakit.kit.driver import Holdings, Refused
+from drakit.kit.ledger import Ledger
+from drakit.machine.synthetic import build
+from drakit.scheduler.errors import FatalError
+
+ROOT = str(Path(__file__).parents[3])
+
+
+def node(directory: Path | str, **settings: object) -> LocalNode:
+    machine = build(sockets=2, cores=4, threads=2)
+    return LocalNode(cpu_driver(CpuConfig(**settings), machine), str(directory))  # type: ignore[arg-type]
+
+
+async def test_a_claim_is_taken_and_given_back(tmp_path: Path) -> None:
+    here = node(tmp_path)
+    (taken,) = await here.take([fresh_claim(simple_claim(2))])
+    assert len(taken.entry.exclusive("cpu")) == 2
+    assert len(await here.look()) == 1
+    await here.release(taken)
+    assert len(await here.look()) == 0
+    assert [p.name for p in tmp_path.iterdir() if p.suffix == ".tether"] == []
+
+
+async def test_whole_cores_and_individual_cpus(tmp_path: Path) -> None:
+    grouped = node(tmp_path)
+    (taken,) = await grouped.take([fresh_claim(simple_claim(2))])
+    cpus = taken.entry.exclusive("cpu")
+    assert grouped.driver.node.machine.by_id[cpus.min()].siblings == cpus  # type: ignore[attr-defined]
+    single = node(tmp_path, cpu_device_mode="individual")
+    with pytest.raises(Refused, match="is held by claim default/2-cpus-"):
+        await single.take([fresh_claim(simple_claim(2, "individual"))])
+    await grouped.release(taken)
+    (other,) = await single.take([fresh_claim(simple_claim(2, "individual"))])
+    assert len(other.entry.exclusive("cpu")) == 2
+    await single.release(other)
+
+
+async def test_several_claims_all_or_none(tmp_path: Path) -> None:
+    here = node(tmp_path)
+    with pytest.raises(DoesNotFit):
+        await here.take([fresh_claim(simple_claim(4)), fresh_claim(simple_claim(9))])
+    assert len(await here.look()) == 0
+    both = await here.take([fresh_claim(simple_claim(4)), fresh_claim(simple_claim(4))])
+    assert len(CpuSet.union(t.entry.exclusive("cpu") for t in both)) == 8
+    for one in both:
+        await here.release(one)
+
+
+async def test_an_unknown_class_is_the_claims_fault(tmp_path: Path) -> None:
+    from drakit.core.objects import DeviceClaim, DeviceRequest, ExactRequest, ResourceClaimSpec
+
+    claim = simple_claim(1)
+    request = DeviceRequest(name="r", exactly=ExactRequest(device_class_name="nobody"))
+    wrong = type(claim)(
+        metadata=claim.metadata, spec=ResourceClaimSpec(devices=DeviceClaim(requests=(request,)))
+    )
+    with pytest.raises(FatalError, match="nobody"):
+        await node(tmp_path).take([fresh_claim(wrong)])
+
+
+async def test_a_dry_run_takes_nothing(tmp_path: Path) -> None:
+    here = node(tmp_path)
+    here.ledger.load()
+    entries = here.assignment([fresh_claim(simple_claim(3))], Holdings())
+    assert len(entries[0].exclusive("cpu")) == 3
+    assert len(await here.look()) == 0
+
+
+HOLDER = """
+import asyncio, sys, time
+sys.path.insert(0, sys.argv[2])
+from tests.drivers.local.test_local import node, simple_claim, fresh_claim
+from drakit.core.filelock import LockTimeoutError
+from drakit.drivers.local.node import DoesNotFit
+from drakit.kit.driver import Refused
+
+async def main():
+    here = node(sys.argv[1])
+    try:
+        (taken,) = await here.take([fresh_claim(simple_claim(int(sys.argv[3])))])
+    except (DoesNotFit, Refused, LockTimeoutError):  # the last on a starved machine
+        print("full", flush=True)
+        return
+    print(taken.entry.exclusive("cpu"), flush=True)
+    sys.stdin.read()
+    await here.release(taken)
+asyncio.run(main())
+"""
+
+
+def hold(directory: Path, count: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(directory), ROOT, str(count)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_after_kill_9_the_next_one_notices(tmp_path: Path) -> None:
+    first = hold(tmp_path, 7)
+    assert first.stdout
+    cpus = first.stdout.readline().strip()
+    assert cpus != "full"
+    assert asyncio.run(node(tmp_path).look()).exclusive("cpu") == CpuSet.parse(cpus)
+    first.kill()
+    first.wait()
+    assert len(asyncio.run(node(tmp_path).look())) == 0
+    first.stdout.close()
+    assert first.stdin
+    first.stdin.close()
+
+
+def test_a_child_that_outlives_its_parent_keeps_the_claim(tmp_path: Path) -> None:
+    code = (
+        "import asyncio,os,sys,time; sys.path.insert(0, sys.argv[2])\n"
+        "from tests.drivers.local.test_local import node, simple_claim, fresh_claim\n"
+        "t = asyncio.run(node(sys.argv[1]).take([fresh_claim(simple_claim(2))]))\n"
+        "if os.fork() == 0: time.sleep(60)\n"
+        "print('taken', flush=True)\n"
+        "os._exit(0)\n"
+    )
+    done = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path), ROOT],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert done.stdout
+        assert done.stdout.readline() == "taken\n"
+        done.wait()
+        assert len(asyncio.run(node(tmp_path).look())) == 1
+    finally:
+        os.killpg(done.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while len(asyncio.run(node(tmp_path).look())) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(asyncio.run(node(tmp_path).look())) == 0
+    assert done.stdout
+    done.stdout.close()
+
+
+def test_many_starts_and_random_kills_never_two_owners(tmp_path: Path, scale: int) -> None:
+    rng = random.Random(7)
+    alive: list[tuple[subprocess.Popen[str], CpuSet]] = []
+    started = 0
+    while started < 12 * scale:
+        batch = [hold(tmp_path, rng.randint(1, 5)) for _ in range(3)]
+        started += len(batch)
+        for process in batch:
+            assert process.stdout
+            answer = process.stdout.readline().strip()
+            if answer == "full":
+                process.communicate()
+                continue
+            mine = CpuSet.parse(answer)
+            for _, theirs in alive:
+                assert mine.isdisjoint(theirs), "two owners of one CPU"
+            alive.append((process, mine))
+        rng.shuffle(alive)
+        for _ in range(min(2, len(alive))):
+            process, _ = alive.pop()
+            if rng.random() < 0.5:
+                process.kill()
+                process.communicate()
+            else:
+                process.communicate()
+    for process, _ in alive:
+        process.kill()
+        process.communicate()
+    assert len(asyncio.run(node(tmp_path).look())) == 0
+
+
+def test_process_identity() -> None:
+    me = tether.identity_of(os.getpid())
+    assert tether.is_alive(me)
+    assert not tether.is_alive(f"{os.getpid()}:1")
+    assert not tether.is_alive("")
+    assert tether.identity_of(2**22 + 1) == ""
+
+
+async def test_a_reboot_frees_everything(tmp_path: Path) -> None:
+    here = node(tmp_path)
+    (taken,) = await here.take([fresh_claim(simple_claim(2))])
+    later = node(tmp_path)
+    later.ledger = Ledger(str(tmp_path), boot="another")
+    assert len(await later.look()) == 0
+    os.close(taken.descriptor)
+
+
+def test_two_hundred_starts_at_once_and_random_kills(tmp_path: Path, scale: int) -> None:
+    """All start together and race for one ledger; the victims die at any point of their start."""
+    if scale == 1:
+        pytest.skip("two hundred processes: runs with --long")
+    rng = random.Random(11)
+    waiting = [hold(tmp_path, rng.randint(1, 3)) for _ in range(200)]
+    doomed = set(rng.sample(range(200), 60))
+    victims = rng.sample(sorted(doomed), len(doomed))
+    alive: list[CpuSet] = []
+    for index, process in enumerate(waiting):
+        if victims and rng.random() < 0.5:
+            waiting[victims.pop()].kill()
+        assert process.stdout
+        if index in doomed:
+            continue  # what it gets, if anything, others may have later
+        answer = process.stdout.readline().strip()
+        assert answer, "a start that nobody killed has an answer"
+        if answer != "full":
+            mine = CpuSet.parse(answer)
+            assert all(mine.isdisjoint(theirs) for theirs in alive), "two owners of one CPU"
+            alive.append(mine)
+    for index in doomed:
+        waiting[index].kill()
+        waiting[index].wait()
+    held = asyncio.run(node(tmp_path).look())
+    assert CpuSet.union(alive) == held.exclusive("cpu")
+    for process in waiting:
+        process.kill()
+        process.communicate()
+    assert len(asyncio.run(node(tmp_path).look())) == 0
