@@ -1,0 +1,92 @@
+"""The CPU and memory driver: one inventory, a grouping and a layout, chosen once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from drakit.drivers.cpumem.assign import assign
+from drakit.drivers.cpumem.combined import combined
+from drakit.drivers.cpumem.enforce import shape
+from drakit.drivers.cpumem.inventory import Inventory, PagesOfNodes
+from drakit.drivers.cpumem.kinds import CDI_KIND, DRIVER
+from drakit.drivers.cpumem.offer import device
+from drakit.drivers.cpumem.places import Layout, Place
+from drakit.drivers.cpumem.qos.planner import Knob, Policy
+from drakit.drivers.cpumem.settings import CpuMemConfig, LayoutName
+from drakit.drivers.cpumem.split import split
+from drakit.drivers.cpumem.zones import GROUPINGS, Grouping
+from drakit.kit.driver import Assignment, Claim, Container, Holdings, Offer, PoolOffer, Shape
+from drakit.machine.model import Machine
+
+LAYOUTS: Final[Mapping[LayoutName, Layout]] = {"combined": combined, "split": split}
+
+
+@dataclass(frozen=True)
+class CpuMem:
+    """Hands out CPUs, memory and hugepages by NUMA node. Immutable; what is derived is kept."""
+
+    inventory: Inventory
+    grouping: Grouping
+    layout: Layout
+    policy: Policy = Policy(mode="off")
+    name: str = field(default=DRIVER, init=False)
+    cdi_kind: str = field(default=CDI_KIND, init=False)
+
+    @cached_property
+    def places(self) -> tuple[Place, ...]:
+        """The devices and what stands behind each."""
+        return self.layout(self.grouping(self.inventory))
+
+    def offer(self) -> Offer:
+        """One multi-allocatable device per place, with the limits of every NUMA node."""
+        devices = tuple(device(self.inventory, place) for place in self.places)
+        return Offer(pools=(PoolOffer(devices),), limits=self.inventory.limits)
+
+    def assign(self, claim: Claim, holdings: Holdings) -> Assignment:
+        """CPUs as the CPU driver chooses them, memory and hugepages near them."""
+        return assign(self.inventory, self.places, claim, holdings)
+
+    def enforce(self, container: Container, holdings: Holdings) -> Shape:
+        """What was claimed for who has claims; the shared CPUs for all others."""
+        return shape(self.inventory, self.policy, container, holdings)
+
+
+def cpumem_driver(
+    config: CpuMemConfig,
+    machine: Machine,
+    *,
+    held_by_others: PagesOfNodes | None = None,
+    growth: PagesOfNodes | None = None,
+    policy: Policy | None = None,
+) -> CpuMem:
+    """The driver for a machine. Pure: never fails, ``driver.inventory.warnings`` tells doubts.
+
+    *held_by_others* are hugepages in use at start that are not of our claims, *growth* those that may
+    be added on demand; both by NUMA node and page size in bytes. *policy* is what the settings say
+    about memory protection and limits, less what the kubelet does itself.
+    """
+    inventory = Inventory(machine, config, held_by_others or {}, growth or {})
+    return CpuMem(
+        inventory,
+        GROUPINGS[config.group_by],
+        LAYOUTS[config.layout],
+        policy or configured_policy(config, machine),
+    )
+
+
+def configured_policy(config: CpuMemConfig, machine: Machine) -> Policy:
+    """Memory protection and limits by the settings alone.
+
+    Where claims are counted as the node's own (KEP-5517) the kubelet sets the hugepage limits.
+    """
+    mapped = config.publish_node_allocatable_resource_mapping
+    return Policy(
+        mode=config.memory_qos,
+        throttling_factor=config.memory_throttling_factor or None,
+        page_limits=config.hugepage_limits,
+        hugetlb_charged=machine.cgroups.memory_hugetlb_accounting,
+        kubelets=frozenset({Knob.HUGEPAGES}) if mapped else frozenset(),
+    )

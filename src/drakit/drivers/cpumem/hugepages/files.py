@@ -1,0 +1,79 @@
+"""The kernel's numbers of hugepage pools, read and written under any root."""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+
+from drakit.drivers.cpumem.hugepages.settings import PoolKey
+from drakit.machine.model import HugepagePool
+
+_NODES = "sys/devices/system/node"
+_MACHINE = "sys/kernel/mm/hugepages"
+
+
+class PoolFiles(Protocol):
+    """What is needed of the kernel; every call may raise ``OSError``."""
+
+    def read(self, key: PoolKey) -> HugepagePool:
+        """The pool as it is now."""
+        ...
+
+    def write(self, key: PoolKey, pages: int) -> None:
+        """Ask for *pages*; the kernel gives what it can and reports no error for less."""
+        ...
+
+    def compact(self, node: int) -> None:
+        """Move memory together, so that more free hugepages can be had."""
+        ...
+
+
+class SysfsPools:
+    """The pools of the machine whose ``sys`` and ``proc`` are below *root*."""
+
+    def __init__(self, root: str = "/") -> None:
+        self._root = root
+
+    def read(self, key: PoolKey) -> HugepagePool:
+        """Count the pages; total last, so that pages freed meanwhile look used, not promised."""
+        place = self._place(key)
+        free = _number(f"{place}/free_hugepages")
+        surplus = _number(f"{place}/surplus_hugepages")
+        total = _number(f"{place}/nr_hugepages")
+        return HugepagePool(key.size, total, min(free, total), min(surplus, total))
+
+    def write(self, key: PoolKey, pages: int) -> None:
+        """Set ``nr_hugepages``. Blocks while the kernel reclaims; it stops at the first failure."""
+        _write(f"{self._place(key)}/nr_hugepages", str(pages))
+
+    def compact(self, node: int) -> None:
+        """Compact the node, or the whole machine on kernels without NUMA."""
+        place = os.path.join(self._root, _NODES, f"node{node}/compact")
+        if not os.path.exists(place):
+            place = os.path.join(self._root, "proc/sys/vm/compact_memory")
+        _write(place, "1")
+
+    def _place(self, key: PoolKey) -> str:
+        name = f"hugepages-{key.size // 1024}kB"
+        nodes = os.path.join(self._root, _NODES)
+        place = os.path.join(nodes, f"node{key.node}/hugepages", name)
+        if os.path.isdir(place) or os.path.isdir(f"{nodes}/node1"):
+            return place
+        return os.path.join(self._root, _MACHINE, name)  # a kernel without pools per node
+
+
+def _number(path: str) -> int:
+    with open(path, encoding="ascii", errors="replace") as file:
+        text = file.read(64).strip()
+    if not (text.isascii() and text.isdigit()):
+        raise OSError(f"{path} holds no number: {text!r}")
+    return int(text)
+
+
+def _write(path: str, value: str) -> None:
+    """One write, and never a new file. Truncation is for dumps; sysfs takes no notice of it."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, value.encode("ascii"))
+    finally:
+        os.close(descriptor)

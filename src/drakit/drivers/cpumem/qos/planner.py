@@ -1,0 +1,362 @@
+"""What memory files must say: pods and policy in, ``{cgroup: {file: value}}`` out. Pure.
+
+The values are those of KEP-2570 (Memory QoS), with claims on top of requests:
+
+=========== ============================== ============================== ===========================
+cgroup      ``memory.min``                 ``memory.low``                 ``memory.high``
+=========== ============================== ============================== ===========================
+container   Guaranteed: request + claims   Burstable: request + claims    formula (:func:`throttle_at`)
+pod         the same of all its            the same of all its            only with a pod-level limit
+            containers, each claim once    containers, each claim once
+QoS class   sum of its pods                sum of its pods                –
+kubepods    sum of all pods                sum of all pods                –
+=========== ============================== ============================== ===========================
+
+A pod with claims only is BestEffort to the kubelet; its claims are a guarantee all the same and count
+as ``memory.min``. Protection is worth no more than that of the weakest ancestor, so the whole chain
+is planned, also above ``kubepods`` where the kubelet has a ``cgroupRoot``.
+
+Differences from the kubelet, on purpose: it puts Guaranteed *and* Burstable requests into the
+``memory.min`` of ``kubepods``; where cgroups are mounted with ``memory_recursiveprot`` the part that
+no child claims is handed out by usage, so BestEffort pods would be protected for nothing. The kernel
+follows ``min`` and ``low`` down the tree separately, so the two exact sums are enough.
+
+A claim that several containers of a pod share counts in full for each of them and once for the pod.
+When a container is created nobody knows who else will use the claim; should they use more together
+than the claim, the kernel divides the pod's protection by usage.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from drakit.drivers.cpumem.qos.layout import PodPlace, QosClass
+from drakit.drivers.cpumem.qos.shares import Share, distinct, pages_of
+
+Mode = Literal["off", "claims", "all"]
+Protection = Literal["tiered", "soft"]
+Values = dict[str, str]
+"""File to value."""
+
+MIN: Final = "memory.min"
+LOW: Final = "memory.low"
+HIGH: Final = "memory.high"
+
+
+class Knob(enum.Enum):
+    """What either the kubelet or the driver writes, never both."""
+
+    PROTECTION = "protection"
+    """``memory.min`` and ``memory.low``, at every level."""
+    THROTTLING = "throttling"
+    """``memory.high``."""
+    HUGEPAGES = "hugepages"
+    """``hugetlb.*.max`` and ``hugetlb.*.rsvd.max``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the administrator wants and the node allows."""
+
+    mode: Mode = "claims"
+    """``claims``: protect what is claimed; ``all``: also what pods request; ``off``: neither."""
+    protection: Protection = "tiered"
+    """``soft``: ``memory.low`` where ``tiered`` has ``memory.min``. A container whose ``memory.min``
+    is its limit has nothing to reclaim: growing page cache ends in the OOM killer."""
+    throttling_factor: float | None = None
+    page_limits: bool = True
+    """Whether claims of hugepages become limits; without, a claim is not kept from others."""
+    reserving_limits: bool = True
+    """Whether the kernel limits reservations of pages too (``rsvd.max``, since 5.7)."""
+    hugetlb_charged: bool = False
+    """cgroup2 is mounted with ``memory_hugetlb_accounting``: pages count as memory in use."""
+    allocatable: int | None = None
+    """The node's allocatable memory: the limit of containers that have none."""
+    page_size: int = 4096
+    kubelets: frozenset[Knob] = frozenset()
+    """What the kubelet writes, and we therefore do not."""
+
+    def __post_init__(self) -> None:
+        factor = self.throttling_factor
+        if factor is not None and not 0 < factor <= 1:
+            raise ValueError(f"the throttling factor must be above 0 and at most 1, not {factor}")
+
+    def owns(self, knob: Knob) -> bool:
+        """Whether the driver writes this."""
+        if knob is Knob.HUGEPAGES:
+            return self.page_limits and knob not in self.kubelets
+        return self.mode != "off" and knob not in self.kubelets
+
+    def protecting_file(self, qos_class: QosClass) -> str:
+        """The file that protects the memory of a pod of this class."""
+        soft = self.protection == "soft" or qos_class is QosClass.BURSTABLE
+        return LOW if soft else MIN
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerFacts:
+    """A container: what its pod's spec says, and what it may use of claims."""
+
+    shares: tuple[Share, ...] = ()
+    request: int | None = None
+    """Requested memory; None when the spec is not known, 0 when it requests none."""
+    limit: int | None = None
+    classic_pages: Mapping[str, int] = field(default_factory=dict)
+    """Hugepage limits of the spec, by page size as the kernel spells it."""
+    path: str | None = None
+    """Its cgroup below the mount, where known."""
+
+    @property
+    def bound(self) -> int | None:
+        """The limit that holds: 0 and -1 are runtimes' words for none."""
+        return self.limit if self.limit is not None and self.limit > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """A pod: where it is, what it requests, and all claims it holds."""
+
+    place: PodPlace
+    shares: tuple[Share, ...] = ()
+    containers: tuple[ContainerFacts, ...] = ()
+    request: int | None = None
+    """The pod's requested memory as the scheduler counts it; None when the spec is not known."""
+    pod_limit: int | None = None
+    """The limit in the pod's own resources (pod-level resources), if it has one."""
+    classic_pages: Mapping[str, int] = field(default_factory=dict)
+    """Hugepage limits that the kubelet gave the pod."""
+
+    @property
+    def claims(self) -> tuple[Share, ...]:
+        """Each share of the pod once, those included that only a container names."""
+        return distinct([*self.shares, *(each for c in self.containers for each in c.shares)])
+
+    @property
+    def pages(self) -> dict[str, int]:
+        """The pod's hugepage limits without claims: never below any container's own."""
+        found = dict(self.classic_pages)
+        for container in self.containers:
+            for size, limit in container.classic_pages.items():
+                found[size] = max(found.get(size, 0), limit)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What files must say, by cgroup below the mount. What is not mentioned is not touched."""
+
+    containers: Mapping[str, Values] = field(default_factory=dict)
+    """Set through the runtime: under systemd it would undo what is written by hand."""
+    tree: Mapping[str, Values] = field(default_factory=dict)
+    """Pods and above: exactly these values."""
+    floors: Mapping[str, Values] = field(default_factory=dict)
+    """At least these values: somebody else's files, which must not be below what is planned."""
+
+    def everything(self) -> dict[str, Values]:
+        """All exact values, for comparison with the cgroups as they are."""
+        return {**self.tree, **self.containers}
+
+
+def throttle_at(request: int, limit: int, factor: float, page_size: int) -> int:
+    """``memory.high`` by KEP-2570, to the byte what the kubelet computes (in float64, in this order)."""
+    between = math.floor(float(request) + (float(limit) - float(request)) * factor)
+    return int(float(between) / float(page_size)) * page_size
+
+
+def page_limit_files(policy: Policy, size: str, limit: int) -> Values:
+    """The limits of a page size, in the order to write them.
+
+    ``rsvd.max`` counts when pages are reserved (mmap fails), ``max`` when they are touched (SIGBUS).
+    """
+    reserving = {f"hugetlb.{size}.rsvd.max": str(limit)} if policy.reserving_limits else {}
+    return {**reserving, f"hugetlb.{size}.max": str(limit)}
+
+
+# -- containers -----------------------------------------------------------------------------------
+
+
+def container_values(
+    policy: Policy, qos_class: QosClass, container: ContainerFacts, pod_limit: int | None = None
+) -> Values:
+    """What the runtime must set for a container (``Shape.unified``); nothing where nothing is due."""
+    values: Values = {}
+    protected = _container_protection(policy, qos_class, container)
+    if protected and policy.owns(Knob.PROTECTION):
+        values[policy.protecting_file(qos_class)] = str(protected)
+    if policy.owns(Knob.THROTTLING):
+        high = _throttled(policy, qos_class, container, pod_limit)
+        if high is not None and high >= protected:
+            values[HIGH] = str(high)
+    if policy.owns(Knob.HUGEPAGES):
+        for size, claimed in sorted(pages_of(distinct(container.shares)).items()):
+            values |= page_limit_files(policy, size, claimed + container.classic_pages.get(size, 0))
+    return values
+
+
+def container_memory_limit(policy: Policy, container: ContainerFacts) -> int | None:
+    """The memory limit for a container whose pages are charged to it (``Shape.memory_limit``).
+
+    None leaves the kubelet's. Without room for the claimed pages the container would be killed for
+    using them. The limit of its *pod* is the kubelet's and does not grow.
+    """
+    pages = sum(share.page_bytes for share in distinct(container.shares))
+    if not policy.hugetlb_charged or not pages or container.bound is None:
+        return None
+    return container.bound + pages
+
+
+def _container_protection(policy: Policy, qos_class: QosClass, container: ContainerFacts) -> int:
+    claimed = _claimed(policy, distinct(container.shares))
+    if policy.mode != "all":
+        return claimed if policy.mode == "claims" else 0
+    return claimed + _requested(qos_class, container) + _charged(policy, container.classic_pages)
+
+
+def _claimed(policy: Policy, shares: Iterable[Share]) -> int:
+    """Bytes that these shares protect."""
+    pages = policy.hugetlb_charged
+    return sum(share.memory + (share.page_bytes if pages else 0) for share in shares)
+
+
+def _charged(policy: Policy, classic: Mapping[str, int]) -> int:
+    return sum(classic.values()) if policy.hugetlb_charged else 0
+
+
+def _requested(qos_class: QosClass, container: ContainerFacts) -> int:
+    """Requested memory; a Guaranteed container's limit says it where the spec is not known."""
+    if container.request is not None:
+        return container.request
+    return (container.bound or 0) if qos_class is QosClass.GUARANTEED else 0
+
+
+def _throttled(
+    policy: Policy, qos_class: QosClass, container: ContainerFacts, pod_limit: int | None
+) -> int | None:
+    """``memory.high`` of a container, or None for none."""
+    claims = distinct(container.shares)
+    memory = sum(share.memory for share in claims)
+    if policy.throttling_factor is None or (policy.mode == "claims" and not memory):
+        return None
+    if qos_class is QosClass.GUARANTEED or (container.bound is None and pod_limit is not None):
+        return None
+    request = 0 if qos_class is QosClass.BEST_EFFORT else container.request
+    if request is None:
+        return None  # a container whose request is its limit must not be throttled, and may be this
+    if container.bound is None:
+        limit = policy.allocatable
+    elif container.bound == request:
+        return None
+    else:
+        limit = container.bound + memory
+    high = _above(policy, request, limit)
+    if high is None or not policy.hugetlb_charged:
+        return high
+    # Pages cannot be reclaimed: counted into the formula they would keep the throttle on for good.
+    classic = sum(container.classic_pages.values()) if policy.mode == "all" else 0
+    return high + sum(share.page_bytes for share in claims) + classic
+
+
+def _above(policy: Policy, request: int, limit: int | None) -> int | None:
+    if policy.throttling_factor is None or limit is None:
+        return None
+    high = throttle_at(request, limit, policy.throttling_factor, policy.page_size)
+    return high if high > request else None
+
+
+# -- pods and above ---------------------------------------------------------------------------------
+
+
+def plan(policy: Policy, pods: Iterable[PodFacts]) -> Plan:
+    """The files of all cgroups, for all pods of the node. Each pod may be given once."""
+    containers: dict[str, Values] = {}
+    sums, floors = _Sums(), _Sums()
+    pods = tuple(pods)
+    claimed_sizes = {size for pod in pods for size in pages_of(pod.claims)}
+    for pod in pods:
+        for container in pod.containers:
+            values = container_values(policy, pod.place.qos_class, container, pod.pod_limit)
+            if container.path is not None and values:
+                containers[container.path] = values
+        _protect(policy, pod, sums, floors)
+        _limit_pages(policy, pod, claimed_sizes, sums, floors)
+        _throttle_pod(policy, pod, sums)
+    return Plan(dict(sorted(containers.items())), sums.values(), floors.values())
+
+
+class _Sums:
+    """Amounts by cgroup and file, added up."""
+
+    def __init__(self) -> None:
+        self._amounts: dict[str, dict[str, int]] = {}
+
+    def add(self, path: str, file: str, amount: int) -> None:
+        files = self._amounts.setdefault(path, {})
+        files[file] = files.get(file, 0) + amount
+
+    def values(self) -> dict[str, Values]:
+        """Everything by path, parents first; files in the order in which they came."""
+        return {
+            path: {file: str(amount) for file, amount in files.items()}
+            for path, files in sorted(self._amounts.items())
+        }
+
+
+def pod_protection(policy: Policy, pod: PodFacts) -> int:
+    """How much of a pod's memory is protected: what it requests and each of its claims once."""
+    claimed = _claimed(policy, pod.claims)
+    if policy.mode != "all":
+        return claimed if policy.mode == "claims" else 0
+    requests = [_requested(pod.place.qos_class, container) for container in pod.containers]
+    own = sum(requests) if pod.request is None else max([pod.request, *requests])
+    return claimed + own + _charged(policy, pod.pages)
+
+
+def _protect(policy: Policy, pod: PodFacts, sums: _Sums, floors: _Sums) -> None:
+    amount = pod_protection(policy, pod)
+    if not amount or not policy.owns(Knob.PROTECTION):
+        return
+    file = policy.protecting_file(pod.place.qos_class)
+    for path in pod.place.chain:
+        sums.add(path, file, amount)
+    for path in pod.place.above:
+        floors.add(path, file, amount)
+
+
+def _limit_pages(
+    policy: Policy, pod: PodFacts, claimed_sizes: set[str], sums: _Sums, floors: _Sums
+) -> None:
+    """The pod's limits for the sizes it claims, and room for all pods in the root's.
+
+    Without KEP-5517 the kubelet gives a pod a limit of 0 for every size that its spec does not
+    mention, and ``kubepods`` the pool as it was when the kubelet started.
+    """
+    if not policy.owns(Knob.HUGEPAGES):
+        return
+    claimed, classic = pages_of(pod.claims), pod.pages
+    for size in sorted(claimed_sizes):
+        limit = claimed.get(size, 0) + classic.get(size, 0)
+        for file in page_limit_files(policy, size, limit):
+            if size in claimed:
+                sums.add(pod.place.pod, file, limit)
+            if limit:
+                floors.add(pod.place.root, file, limit)
+
+
+def _throttle_pod(policy: Policy, pod: PodFacts, sums: _Sums) -> None:
+    """``memory.high`` of a pod with a limit of its own; other pods have none at this level."""
+    limited = pod.pod_limit is not None and pod.request not in (None, pod.pod_limit)
+    if policy.mode != "all" or not limited or not policy.owns(Knob.THROTTLING):
+        return
+    shares = pod.claims
+    limit = (pod.pod_limit or 0) + sum(share.memory for share in shares)
+    high = _above(policy, pod.request or 0, limit)
+    if high is None:
+        return
+    if policy.hugetlb_charged:
+        high += sum(share.page_bytes for share in shares) + sum(pod.pages.values())
+    if high >= pod_protection(policy, pod):
+        sums.add(pod.place.pod, HIGH, high)

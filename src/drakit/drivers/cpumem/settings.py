@@ -1,0 +1,115 @@
+"""The settings of the CPU and memory driver."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from drakit.drivers.cpu.config import CpuSettings, GroupBy
+from drakit.drivers.cpumem.hugepages.settings import HugepageSettings, PageCounts
+from drakit.drivers.cpumem.reservation import Reservation
+from drakit.kit.configuration import setting
+
+LayoutName = Literal["combined", "split"]
+MemoryQosMode = Literal["off", "claims", "all"]
+
+
+class CpuMemConfig(CpuSettings, frozen=True):
+    """What the CPU and memory driver can be told."""
+
+    group_by: Annotated[
+        GroupBy,
+        setting(
+            "what a device stands for; NUMA nodes without CPUs are always devices of their own"
+        ),
+    ] = "numanode"
+    layout: Annotated[
+        LayoutName,
+        setting(
+            "combined: one device has all kinds of a group; split: one device per kind, tied "
+            "together by matchAttribute in the claim"
+        ),
+    ] = "combined"
+    manage_cpus: Annotated[
+        bool,
+        setting(
+            "offer CPUs and confine containers to theirs; false where another driver does "
+            "(which then needs bindMemory: false)"
+        ),
+    ] = msgspec.field(name="manageCPUs", default=True)
+    bind_memory: Annotated[
+        bool, setting("give claimed containers memory of their claims' NUMA nodes only")
+    ] = True
+    publish_node_allocatable_resource_mapping: Annotated[
+        bool,
+        setting(
+            "count claimed amounts as the node's, and leave hugepage limits to the kubelet (needs the "
+            "gate DRANodeAllocatableResources)"
+        ),
+    ] = False
+    reserved_memory: Annotated[
+        str,
+        setting(
+            "memory and hugepages for the system, per NUMA node as the kubelet's flag says it "
+            "(0:memory=1Gi,hugepages-2Mi=0;1:memory=1Gi), or a total (2Gi) taken evenly"
+        ),
+    ] = "100Mi"
+    hugepage_limits: Annotated[
+        bool, setting("limit claimed containers to their hugepages, for the claimed sizes only")
+    ] = True
+    hugepage_pools: Annotated[
+        str,
+        setting(
+            "pages each pool shall have (0:2Mi=512,1Gi=4;*:2Mi=64); empty: pools stay as found"
+        ),
+    ] = ""
+    hugepage_growth: Annotated[
+        str,
+        setting("pages that may be added to a pool while claims need them, in the same form"),
+    ] = ""
+    hugepage_shrink_seconds: Annotated[
+        float, setting("how long added pages stay unneeded before they are given back")
+    ] = 300.0
+    memory_qos: Annotated[
+        MemoryQosMode,
+        setting(
+            "protect memory by memory.min, memory.low and memory.high: not at all, that of claims, "
+            "or that of all pods as the kubelet's MemoryQoS would"
+        ),
+    ] = msgspec.field(name="memoryQoS", default="claims")
+    memory_throttling_factor: Annotated[
+        float,
+        setting(
+            "where between request and limit memory.high slows a container down (0.9 is usual); "
+            "0: nowhere"
+        ),
+    ] = 0.0
+
+    def __post_init__(self) -> None:
+        """Raise ``ValueError`` for what could not work on any machine."""
+        CpuSettings.__post_init__(self)
+        for key, parse in (
+            ("reservedMemory", lambda: Reservation.parse(self.reserved_memory)),
+            ("hugepagePools", lambda: PageCounts.parse(self.hugepage_pools)),
+            ("hugepageGrowth", lambda: PageCounts.parse(self.hugepage_growth)),
+        ):
+            try:
+                parse()
+            except ValueError as problem:
+                raise ValueError(f"{key}: {problem}") from problem
+        if not 0 <= self.memory_throttling_factor <= 1:
+            raise ValueError(
+                f"memoryThrottlingFactor must be between 0 and 1, not {self.memory_throttling_factor}"
+            )
+        if not 0 <= self.hugepage_shrink_seconds < 1e6:
+            raise ValueError("hugepageShrinkSeconds must be between 0 and 1000000 seconds")
+
+    @property
+    def hugepages(self) -> HugepageSettings:
+        """What is said about the sizes of hugepage pools."""
+        return HugepageSettings(
+            pools=PageCounts.parse(self.hugepage_pools),
+            growth=PageCounts.parse(self.hugepage_growth),
+            shrink_after=self.hugepage_shrink_seconds,
+        )

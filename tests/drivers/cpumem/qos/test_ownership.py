@@ -1,0 +1,173 @@
+"""Who writes which memory file, by the kubelet's configuration."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drakit.drivers.cpumem.qos.ownership import (
+    KubeletConfig,
+    KubeletConfigError,
+    KubeletFiles,
+    OwnershipReader,
+    allocatable_memory,
+    decide,
+    parse,
+)
+from drakit.drivers.cpumem.qos.planner import ContainerFacts, Knob, Plan, PodFacts, Policy, plan
+from tests.drivers.cpumem.qos.pods import GI, MI, B, place, share
+
+PROTECTION, THROTTLING, HUGEPAGES = Knob.PROTECTION, Knob.THROTTLING, Knob.HUGEPAGES
+
+
+def kubelet(**fields: Any) -> KubeletConfig:
+    return parse(fields, "test")
+
+
+@pytest.mark.parametrize(
+    ("fields", "mapped", "kubelets"),
+    [
+        ({}, False, set()),
+        ({"memoryReservationPolicy": "None"}, False, set()),
+        ({"memoryReservationPolicy": "TieredReservation"}, False, {PROTECTION}),
+        ({"memoryThrottlingFactor": 0.9}, False, {THROTTLING}),
+        ({"memoryThrottlingFactor": None}, False, set()),
+        ({"memoryThrottlingFactor": 0.9, "featureGates": {"MemoryQoS": False}}, False, set()),
+        ({}, True, set()),
+        ({"featureGates": {"DRANodeAllocatableResources": True}}, False, set()),
+        ({"featureGates": {"DRANodeAllocatableResources": True}}, True, {HUGEPAGES}),
+        ({"featureGates": {"DRANodeAllocatableResources": False}}, True, set()),
+        ({"featureGates": {"AllAlpha": True}}, True, {HUGEPAGES}),
+    ],
+)
+def test_vector_13_the_driver_yields_what_the_kubelet_writes(
+    fields: dict[str, Any], mapped: bool, kubelets: set[Knob]
+) -> None:
+    ownership = decide(kubelet(**fields), mapped=mapped)
+    assert ownership.kubelets == kubelets
+    assert len(ownership.reasons) == len(kubelets)
+
+
+def test_vector_13_a_tiered_kubelet_leaves_nothing_to_protect() -> None:
+    claim = share("c", 256 * MI, {"2MB": 4 * MI})
+    container = ContainerFacts((claim,), request=GI, limit=2 * GI, path="kubepods/c")
+    pods = [PodFacts(place("1", B), (claim,), (container,), request=GI)]
+    tiered = decide(
+        kubelet(memoryReservationPolicy="TieredReservation", memoryThrottlingFactor=0.9),
+        mapped=False,
+    )
+    policy = Policy(mode="all", throttling_factor=0.8, page_limits=False)
+    yielding = Policy(
+        mode="all", throttling_factor=0.8, page_limits=False, kubelets=tiered.kubelets
+    )
+    assert plan(yielding, pods) == Plan()
+    assert plan(policy, pods) != Plan()
+    assert any("TieredReservation" in reason for reason in tiered.reasons)
+
+
+def test_without_its_configuration_mapped_pages_are_left_to_the_kubelet() -> None:
+    assert decide(None, mapped=False).kubelets == frozenset()
+    assert decide(None, mapped=True).kubelets == {HUGEPAGES}
+
+
+def test_the_memory_manager_is_a_conflict() -> None:
+    assert decide(kubelet(memoryManagerPolicy="None"), mapped=False).conflicts == ()
+    (conflict,) = decide(kubelet(memoryManagerPolicy="Static"), mapped=False).conflicts
+    assert "cpuset.mems" in conflict
+
+
+@pytest.mark.parametrize(
+    ("fields", "allocatable"),
+    [
+        ({}, 64 * GI - 2 * GI - 100 * MI),
+        ({"evictionHard": {}}, 62 * GI),
+        ({"evictionHard": {"memory.available": "1Gi"}, "kubeReserved": {"memory": "1Gi"}}, 60 * GI),
+        ({"evictionHard": {"memory.available": "25%"}}, 46 * GI),
+        ({"evictionHard": {"memory.available": "lots"}}, 62 * GI),
+        ({"evictionHard": {}, "systemReserved": {"memory": "100Gi"}}, 0),
+    ],
+)
+def test_allocatable_memory_as_the_kubelet_computes_it(
+    fields: dict[str, Any], allocatable: int
+) -> None:
+    assert allocatable_memory(kubelet(**fields), 64 * GI, 2 * GI) == allocatable
+
+
+def test_drop_ins_go_over_the_file_in_their_order(tmp_path: Path) -> None:
+    main, drop_ins = tmp_path / "config.yaml", tmp_path / "conf.d"
+    drop_ins.mkdir()
+    main.write_text("kind: KubeletConfiguration\nfeatureGates: {A: true, MemoryQoS: true}\n")
+    (drop_ins / "20-b.conf").write_text("memoryReservationPolicy: TieredReservation\n")
+    (drop_ins / "10-a.conf").write_text(
+        "memoryReservationPolicy: None\nfeatureGates: {MemoryQoS: false}\n"
+    )
+    (drop_ins / "30-c.yaml").write_text("memoryReservationPolicy: None\n")
+    found = KubeletFiles(str(main), str(drop_ins)).read()
+    assert found is not None
+    assert found.memory_reservation_policy == "TieredReservation"
+    assert found.feature_gates == {"A": True, "MemoryQoS": False}
+    missing = KubeletFiles(str(tmp_path / "none"), str(tmp_path / "no.d"))
+    assert missing.read() is None
+
+
+@pytest.mark.parametrize(
+    "text", ["- a\n", "a: [", "featureGates: 3\n", "a: 1\na: 2\n", "memoryThrottlingFactor: x\n"]
+)
+def test_what_is_no_configuration_is_told(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(KubeletConfigError, match=r"config\.yaml"):
+        KubeletFiles(str(path)).read()
+
+
+def test_the_file_is_read_again_when_it_changed(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    reader = OwnershipReader(KubeletFiles(str(path)))
+    assert reader.look().kubelets == frozenset()
+    assert "there is no" in reader.remarks()[0]
+    path.write_text("memoryReservationPolicy: TieredReservation\n")
+    assert reader.look().kubelets == {PROTECTION}
+    assert reader.problem is None
+    path.write_text("memoryReservationPolicy: [broken\n")
+    assert reader.look().kubelets == {PROTECTION}  # as it was
+    assert "cannot be read" in reader.remarks()[0]
+    path.write_text("memoryReservationPolicy: None\n")
+    assert reader.look().kubelets == frozenset()
+    assert reader.remarks() == ()
+
+
+def test_configz_goes_before_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("memoryReservationPolicy: None\n")
+    live: dict[str, Any] | None = {
+        "kubeletconfig": {"memoryReservationPolicy": "TieredReservation", "unknown": [1]}
+    }
+    reader = OwnershipReader(KubeletFiles(str(path)), configz=lambda: live)
+    policy = reader.on_this_node(Policy(), 64 * GI, 0)
+    assert policy.kubelets == {PROTECTION}
+    assert policy.allocatable == 64 * GI - 100 * MI
+    live = None
+    reader = OwnershipReader(KubeletFiles(str(path)), configz=lambda: live)
+    assert reader.look().kubelets == frozenset()
+
+
+@given(
+    st.dictionaries(st.text(max_size=5), st.one_of(st.none(), st.integers(), st.text(max_size=3)))
+)
+def test_unknown_fields_are_none_of_our_business(fields: dict[str, Any]) -> None:
+    fields.pop("kubeletconfig", None)
+    assert parse(fields, "test") == KubeletConfig()
+
+
+def test_yaml_is_not_loaded_before_it_is_needed() -> None:
+    code = (
+        "import sys; import drakit.drivers.cpumem.qos.steward, drakit.drivers.cpumem.qos.ownership;"
+        "sys.exit('yaml' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
