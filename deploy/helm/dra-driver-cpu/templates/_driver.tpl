@@ -1,0 +1,5 @@
+{{- /* What this driver's pod has besides what every driver's has: nothing. */ -}}
+{{- define "driver.args" -}}{{- end -}}
+{{- define "driver.mounts" -}}{{- end -}}
+{{- define "driver.volumes" -}}{{- end -}}
+{{- define "driver.rules" -}}{{- end -}}

@@ -1,0 +1,1 @@
+../../dra-driver-cpu/templates/_helpers.tpl

@@ -1,0 +1,104 @@
+"""The shipped manifests: flags that exist, rights that are used, no privilege that is not needed."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from drakit.core.objects import DeviceClass, from_builtins
+from drakit.drivers.cpu.config import CpuConfig
+from drakit.drivers.cpu.program import PROGRAM
+from drakit.kit import configuration
+from drakit.scheduler.cel.selector import refusal
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+MANIFESTS: list[dict[str, Any]] = list(yaml.safe_load_all((DEPLOY / "install.yaml").read_text()))
+
+
+def only(kind: str) -> dict[str, Any]:
+    (found,) = [m for m in MANIFESTS if m["kind"] == kind]
+    return found
+
+
+@pytest.fixture
+def pod() -> dict[str, Any]:
+    spec: dict[str, Any] = only("DaemonSet")["spec"]["template"]["spec"]
+    return spec
+
+
+def test_every_argument_of_the_daemon_set_is_understood(
+    pod: dict[str, Any], tmp_path: Path
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(only("ConfigMap")["data"]["config.yaml"])
+    arguments = [a for a in pod["containers"][0]["args"] if not a.startswith("--config=")]
+    loaded = configuration.load(
+        CpuConfig,
+        argparse.ArgumentParser(),
+        [*arguments, f"--config={config}"],
+        {},
+        prefix=PROGRAM.prefix,
+    )
+    assert loaded.config.kubelet_root_dir == "/var/lib/kubelet"
+    assert pod["containers"][0]["command"] == [PROGRAM.name]
+
+
+def test_node_name_and_pod_uid_come_from_the_downward_api(pod: dict[str, Any]) -> None:
+    fields = {
+        e["name"]: e["valueFrom"]["fieldRef"]["fieldPath"] for e in pod["containers"][0]["env"]
+    }
+    assert fields == {"NODE_NAME": "spec.nodeName", "POD_UID": "metadata.uid"}
+
+
+def test_no_privilege_that_is_not_needed(pod: dict[str, Any]) -> None:
+    security = pod["containers"][0]["securityContext"]
+    assert security["privileged"] is False
+    assert security["allowPrivilegeEscalation"] is False
+    assert security["readOnlyRootFilesystem"] is True
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+
+
+def test_every_volume_is_mounted_and_every_mount_has_its_volume(pod: dict[str, Any]) -> None:
+    volumes = {volume["name"] for volume in pod["volumes"]}
+    assert {mount["name"] for mount in pod["containers"][0]["volumeMounts"]} == volumes
+
+
+def test_the_role_has_exactly_the_verbs_the_code_uses() -> None:
+    rights = {
+        (group, resource): set(rule["verbs"])
+        for rule in only("ClusterRole")["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    assert rights == {
+        ("", "nodes"): {"get"},
+        ("resource.k8s.io", "resourceslices"): {"list", "watch", "create", "update", "delete"},
+        ("resource.k8s.io", "resourceclaims"): {"get"},
+    }
+
+
+def test_the_class_is_one_the_api_server_accepts() -> None:
+    found = from_builtins(only("DeviceClass"), DeviceClass)
+    assert found.metadata.name == "dra.cpu"
+    for selector in found.spec.selectors:
+        assert selector.cel is not None
+        assert refusal(selector.cel.expression) is None
+
+
+def test_the_rolling_update_leaves_no_gap() -> None:
+    strategy = only("DaemonSet")["spec"]["updateStrategy"]["rollingUpdate"]
+    assert strategy == {"maxSurge": 1, "maxUnavailable": 0}
+
+
+def test_values_and_their_schema_agree() -> None:
+    import json
+
+    chart = DEPLOY / "helm/dra-driver-cpu"
+    values = yaml.safe_load((chart / "values.yaml").read_text())
+    schema = json.loads((chart / "values.schema.json").read_text())
+    assert set(values) | {"global"} == set(schema["properties"])
