@@ -1,0 +1,1 @@
+"""Tests against a real kernel, runtime, kubelet, scheduler and API server."""

@@ -1,0 +1,180 @@
+"""Getting drakit into a node: as a directory of packages, or as an image in a pod.
+
+Either way it talks to the API server as its own service account with the rights that its
+manifests give it, never as an administrator.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .cache import Artefact
+from .cluster import Cluster
+from .gobuild import helm_program
+from .kubeconfig import with_token_file
+from .kubernetes import Manifest
+from .node import GuestProcess, Node
+from .pins import REPOSITORY, Pins
+from .progress import run_step
+from .waiting import NotYetError
+
+PACKAGES_IN_GUEST = "/opt/drakit"
+# What Debian 13's own interpreter can load.
+_GUEST_TAGS = (
+    *("--python-version", "3.13", "--implementation", "cp", "--only-binary=:all:"),
+    *("--abi", "cp313", "--abi", "abi3", "--abi", "none"),
+    *("--platform", "manylinux_2_28_x86_64", "--platform", "manylinux_2_17_x86_64"),
+    *("--platform", "manylinux2014_x86_64", "--platform", "any"),
+)
+_PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+
+
+@dataclass(frozen=True)
+class GuestDependencies(Artefact):
+    """The locked dependencies of drakit for the guest's Python, as one importable directory."""
+
+    lock: str
+    name: str = "dependencies"
+
+    @property
+    def version(self) -> str:  # type: ignore[override]
+        """A digest of the lock file."""
+        return hashlib.sha256(self.lock.encode()).hexdigest()[:8]
+
+    def recipe(self) -> dict[str, Any]:
+        """The lock file and the interpreter's tags."""
+        return {"lock": self.lock, "tags": _GUEST_TAGS}
+
+    def build(self, directory: Path, log: Path) -> None:
+        """Install every locked wheel, hashes verified."""
+        requirements = directory.with_name(f"{directory.name}.txt")
+        requirements.write_text(self.lock)
+        install = [*_PIP, "install", "--quiet", "--require-hashes", "--no-deps", "--no-compile"]
+        command = [*install, *_GUEST_TAGS, "--target", str(directory), "-r", str(requirements)]
+        run_step("drakit's dependencies for the guest", command, log=log)
+        requirements.unlink()
+
+
+def dependencies() -> GuestDependencies:
+    """The dependencies as the repository's lock file names them."""
+    return GuestDependencies((REPOSITORY / "requirements.lock").read_text())
+
+
+def build_packages(target: Path) -> Path:
+    """Fill ``target`` with drakit, from a wheel built now, and its dependencies."""
+    shutil.copytree(dependencies().get(), target)
+    wheels = target.with_name(f"{target.name}.wheels")
+    build = [*_PIP, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(wheels)]
+    subprocess.run([*build, str(REPOSITORY)], check=True)
+    (wheel,) = wheels.glob("*.whl")
+    install = [*_PIP, "install", "--quiet", "--no-deps", "--no-compile", "--target", str(target)]
+    subprocess.run([*install, *_GUEST_TAGS, "--upgrade", str(wheel)], check=True)
+    shutil.rmtree(wheels)
+    return target
+
+
+def install_packages(node: Node, packages: Path) -> None:
+    """Copy a directory made by ``build_packages`` into the guest."""
+    node.put_tree(packages, PACKAGES_IN_GUEST)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A service account: who a driver is to the API server."""
+
+    namespace: str
+    account: str
+
+
+def kubeconfig_in_guest(cluster: Cluster, node: Node, identity: Identity) -> str:
+    """Give the guest a kubeconfig for a service account and return its path there.
+
+    The token is real and bound to the node, as the one a driver's pod would get.
+    """
+    directory = f"/var/lib/bed/{identity.namespace}-{identity.account}"
+    token = cluster.api.token(
+        identity.namespace, identity.account, bound_to=cluster.api.get("v1", "Node", node.name)
+    )
+    node.put(f"{directory}/token", token, 0o600)
+    text = with_token_file(
+        f"https://{node.network.host}:{cluster.plane.port}",
+        cluster.plane.keys.authority.certificate,
+        f"{directory}/token",
+    )
+    node.put(f"{directory}/kubeconfig", text, 0o600)
+    return f"{directory}/kubeconfig"
+
+
+def run_module(
+    node: Node,
+    name: str,
+    module: str,
+    arguments: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> GuestProcess:
+    """Start ``python3 -m module`` of the installed packages in the guest, in the background."""
+    variables = {"PYTHONPATH": PACKAGES_IN_GUEST, "PYTHONUNBUFFERED": "1", **(environment or {})}
+    return node.spawn(name, ["python3", "-m", module, *arguments], variables)
+
+
+def deploy_manifests(cluster: Cluster, manifests: Sequence[Manifest], namespace: str) -> None:
+    """Apply rendered manifests (namespaces first) and wait for their service accounts."""
+    order = {"Namespace": 0, "ServiceAccount": 1, "ClusterRole": 2, "ClusterRoleBinding": 3}
+    for manifest in sorted(manifests, key=lambda entry: order.get(entry["kind"], 9)):
+        cluster.apply(manifest, namespace)
+
+
+def build_image(target: Path) -> Path:
+    """The drivers' image as ``make image`` builds it, from this tree."""
+    tool = [sys.executable, str(REPOSITORY / "tools" / "build_image.py"), "--output", str(target)]
+    run_step("the drivers' image", tool, log=target.with_suffix(".log"), cwd=REPOSITORY)
+    return target
+
+
+def render_chart(
+    pins: Pins, chart: str, namespace: str, values: Mapping[str, Any]
+) -> list[Manifest]:
+    """What ``helm template`` makes of a chart below ``deploy/helm``, as manifests."""
+    helm = [str(helm_program(pins).path()), "template", chart, f"deploy/helm/{chart}"]
+    version = ["--kube-version", pins.kubernetes, "--namespace", namespace]
+    done = subprocess.run(
+        [*helm, *version, "--values", "-"],
+        input=json.dumps(values),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=REPOSITORY,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"helm template {chart}: {done.stderr.strip()}")
+    return [document for document in yaml.safe_load_all(done.stdout) if document]
+
+
+def wait_for_daemon_set(cluster: Cluster, name: str, namespace: str, limit: float = 300.0) -> None:
+    """Wait until every pod of a DaemonSet is of its newest version and ready."""
+
+    def ready() -> bool:
+        found = cluster.api.get("apps/v1", "DaemonSet", name, namespace)
+        status = found["status"]
+        wanted = status.get("desiredNumberScheduled", 0)
+        if (
+            status.get("observedGeneration") == found["metadata"]["generation"]
+            and wanted > 0
+            and status.get("updatedNumberScheduled", 0) == wanted
+            and status.get("numberReady", 0) == wanted
+        ):
+            return True
+        pods = cluster.api.list("v1", "Pod", namespace)
+        raise NotYetError("; ".join(cluster.why_not(pod) for pod in pods) or f"no pods: {status}")
+
+    cluster.wait(f"DaemonSet {namespace}/{name} to be ready", ready, limit)

@@ -1,0 +1,216 @@
+"""A driver on a node without kubelet: the test plays the kubelet over CRI and DRA's gRPC.
+
+The driver is a process in the guest and talks to the guest's containerd and kernel. Its API server
+is the double, on this machine: what matters here is what becomes of containers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grpclib.client import Channel, UnaryUnaryMethod
+
+from drakit.testing.apiserver import FakeApiServer
+from drakit.wire.kubelet import dra_v1_pb2 as dra
+
+from .cri import Cri, Pod, cri_of
+from .deploy import PACKAGES_IN_GUEST
+from .node import GuestProcess, Node
+from .pins import HERE
+from .waiting import NotYetError, wait_for
+
+_ROOT = "/var/lib/kubelet"
+_SERVICE = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
+_MUTANTS = "/opt/mutants"
+_CALL_LIMIT = 60.0
+
+
+class ClaimRefusedError(Exception):
+    """The driver would not prepare a claim; the text is what the pod's event would show."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An allocated ResourceClaim."""
+
+    name: str
+    uid: str
+
+
+class DriverProcess:
+    """The CPU driver as a process in the guest, honest or changed by a module of ``mutants``."""
+
+    def __init__(self, node: Node, kubeconfig: str, mutant: str = "", **settings: str) -> None:
+        self._node, self._mutant = node, mutant
+        self._flags = [
+            f"--kubeconfig={kubeconfig}",
+            f"--hostname-override={node.name}",
+            "--bind-address=",
+            *(f"--{name.replace('_', '-')}={value}" for name, value in settings.items()),
+        ]
+        self.process: GuestProcess
+
+    def start(self) -> None:
+        """Start it and wait until it would take claims: it registers when all else is done."""
+        changes = f"import {self._mutant}\n" if self._mutant else ""
+        program = (
+            f"{changes}import sys\nfrom drakit.drivers.cpu.program import main\nsys.exit(main())"
+        )
+        self._node.run("rm -f /var/lib/kubelet/plugins_registry/*")
+        self.process = self._node.spawn(
+            f"driver-{self._mutant or 'honest'}",
+            ["python3", "-c", program, *self._flags],
+            {"PYTHONPATH": f"{PACKAGES_IN_GUEST}:{_MUTANTS}"},
+        )
+
+        def registers() -> bool:
+            if not self.process.alive():
+                raise RuntimeError(f"the driver ended: {self.process.log()[-2000:]}")
+            if self._node.run(f"ls {_ROOT}/plugins_registry 2> /dev/null || true").strip():
+                return True
+            raise NotYetError(self.process.log()[-300:])
+
+        wait_for("the driver to register", registers, limit=180, alive=self._node.check)
+
+    def kill(self) -> None:
+        """``kill -9`` it; nobody starts it again but the test."""
+        self.process.kill()
+
+
+class DrivenNode:
+    """A node, its runtime and its driver, with the verbs of a kubelet."""
+
+    def __init__(self, node: Node, cri: Cri, api: FakeApiServer, driver: DriverProcess) -> None:
+        self.node, self.driver = node, driver
+        self._cri, self._api = cri, api
+        self._prepared: list[Claim] = []
+
+    # Claims -----------------------------------------------------------------------------
+
+    def claim(self, pod: Pod, count: int, numa: int) -> Claim:
+        """A claim of CPUs of one NUMA node, allocated and reserved for a pod, not yet prepared."""
+        name = f"claim-{uuid.uuid4().hex[:8]}"
+        result = {
+            "request": "cpus",
+            "driver": "dra.cpu",
+            "pool": self.node.name,
+            "device": f"cpudevnuma{numa:03d}",
+            "shareID": str(uuid.uuid4()),
+            "consumedCapacity": {"dra.cpu/cpu": str(count)},
+        }
+        status = {
+            "allocation": {"devices": {"results": [result]}},
+            "reservedFor": [{"resource": "pods", "name": pod.name, "uid": pod.uid}],
+        }
+        spec: dict[str, Any] = {"devices": {"requests": []}}
+        where: Any = {"namespace": "default"}
+        document = {"metadata": {"name": name, **where}, "spec": spec}
+        made = self._api.add("resourceclaims", document, **where)
+        change = {"status": status}
+        self._api.change("resourceclaims", name, change, subresource="status", **where)
+        return Claim(name, made["metadata"]["uid"])
+
+    def prepare(self, claim: Claim) -> list[str]:
+        """NodePrepareResources: the CDI devices for the containers that use the claim."""
+        request = dra.NodePrepareResourcesRequest(claims=[self._named(claim)])
+        answer = self._call("NodePrepareResources", request, dra.NodePrepareResourcesResponse)
+        prepared = answer.claims[claim.uid]
+        if prepared.error:
+            raise ClaimRefusedError(prepared.error)
+        self._prepared.append(claim)
+        return [name for device in prepared.devices for name in device.cdi_device_ids]
+
+    def unprepare(self, claim: Claim) -> None:
+        """NodeUnprepareResources."""
+        request = dra.NodeUnprepareResourcesRequest(claims=[self._named(claim)])
+        answer = self._call("NodeUnprepareResources", request, dra.NodeUnprepareResourcesResponse)
+        if answer.claims[claim.uid].error:
+            raise ClaimRefusedError(answer.claims[claim.uid].error)
+
+    # Containers -------------------------------------------------------------------------
+
+    def pod(self) -> Pod:
+        """A sandbox."""
+        return self._cri.run_pod()
+
+    def run(
+        self,
+        pod: Pod,
+        devices: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> str:
+        """Start a container in a pod; the runtime's refusal is a ``GRPCError``."""
+        return self._cri.run_container(pod, devices=devices, environment=environment)
+
+    def owner(self, count: int, numa: int, **environment: str) -> tuple[str, Claim]:
+        """A pod with a container that uses a claim of its own: the container and the claim."""
+        pod = self.pod()
+        claim = self.claim(pod, count, numa)
+        return self.run(pod, self.prepare(claim), environment), claim
+
+    def end(self, container: str, claim: Claim) -> None:
+        """What the kubelet does at a pod's end: first the container, then the claim."""
+        self._cri.stop(container)
+        self.unprepare(claim)
+
+    def clear(self) -> None:
+        """Leave nothing of any pod or claim."""
+        self._cri.remove_all_pods()
+        while self._prepared:
+            self.unprepare(self._prepared.pop())
+
+    def cpus(self, container: str) -> frozenset[int]:
+        """The CPUs the kernel lets a container run on."""
+        return self.node.effective_cpus(container)
+
+    def soon(self, condition: Callable[[], bool], limit: float = 15.0) -> bool:
+        """Whether the condition comes true in time."""
+        try:
+            return wait_for("it", condition, limit=limit, alive=self.node.check)
+        except TimeoutError:
+            return False
+
+    def _named(self, claim: Claim) -> Any:
+        return dra.Claim(namespace="default", name=claim.name, uid=claim.uid)
+
+    def _call(self, method: str, request: Any, answer: Any) -> Any:
+        async def call(path: Path) -> Any:
+            channel = Channel(path=str(path))
+            try:
+                made = UnaryUnaryMethod(channel, f"{_SERVICE}/{method}", type(request), answer)
+                return await made(request, timeout=_CALL_LIMIT)
+            finally:
+                channel.close()
+                for _ in range(3):  # a transport closes its socket in a later turn of the loop
+                    await asyncio.sleep(0)
+
+        with self.node.forward(f"{_ROOT}/plugins/dra.cpu/dra.sock") as path:
+            return asyncio.run(call(path))
+
+
+@contextmanager
+def driven(node: Node, mutant: str = "", **settings: str) -> Iterator[DrivenNode]:
+    """A driver serves the node inside; outside, it and what it left are gone."""
+    node.run(f"rm -rf {shlex.quote(_ROOT)} && mkdir -p {_ROOT}/plugins_registry {_ROOT}/plugins")
+    node.put_tree(HERE / "mutants", _MUTANTS)
+    with FakeApiServer().in_thread() as api, cri_of(node) as cri:
+        api.add("nodes", {"metadata": {"name": node.name}})
+        kubeconfig = json.loads(api.kubeconfig())
+        cluster = kubeconfig["clusters"][0]["cluster"]
+        cluster["server"] = cluster["server"].replace("127.0.0.1", node.network.host)
+        node.put("/etc/driver/kubeconfig", json.dumps(kubeconfig), 0o600)
+        process = DriverProcess(node, "/etc/driver/kubeconfig", mutant, **settings)
+        process.start()
+        try:
+            yield DrivenNode(node, cri, api, process)
+        finally:
+            # At once: a driver that tells a lie has nothing to say goodbye for.
+            process.kill()

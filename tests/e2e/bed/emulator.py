@@ -1,0 +1,157 @@
+"""One emulated machine: QEMU in a chroot inside a mount namespace of its own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from .cache import cache_root
+from .debian import guest_system, qemu
+from .pins import Pins
+from .processes import Child, ProcessDiedError, Run
+from .shapes import Shape
+from .waiting import wait_for
+
+# The mounts vanish with the namespace, the namespace with the process; nothing to undo.
+_ENTER = """
+mount --bind "$1" "$2/bed" && mount -t proc proc "$2/proc" && root=$2 && shift 2 &&
+exec chroot "$root" "$@"
+"""
+_AGENT_PORT_IN_GUEST = 2222
+_KUBELET_PORT_IN_GUEST = 10250
+_FATAL = re.compile(r"Kernel panic|Oops: |BUG: unable to handle|general protection fault")
+
+
+class EmulatorDiedError(ProcessDiedError):
+    """The emulated machine is gone or its kernel crashed: says nothing about the driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The user-mode network of one machine: a private /24 with the host's loopback in it."""
+
+    number: int
+    agent_port: int
+    kubelet_port: int
+
+    @property
+    def guest(self) -> str:
+        """The machine's own address."""
+        return f"10.0.{self.number}.15"
+
+    @property
+    def host(self) -> str:
+        """The address under which the guest sees the host's loopback."""
+        return f"10.0.{self.number}.2"
+
+    def qemu_arguments(self) -> list[str]:
+        """The network on QEMU's command line; forwarded ports are on the host's loopback."""
+        forwards = (
+            f"hostfwd=tcp:127.0.0.1:{self.agent_port}-{self.guest}:{_AGENT_PORT_IN_GUEST}",
+            f"hostfwd=tcp:127.0.0.1:{self.kubelet_port}-{self.guest}:{_KUBELET_PORT_IN_GUEST}",
+        )
+        net = f"user,id=net,net=10.0.{self.number}.0/24,host={self.host},{','.join(forwards)}"
+        return ["-netdev", net, "-device", "virtio-net-pci,netdev=net,romfile="]
+
+
+class Emulator:
+    """A machine that can be switched on, cut off, and asked whether it is well."""
+
+    def __init__(
+        self, run: Run, pins: Pins, name: str, shape: Shape, network: Network, disks: list[Path]
+    ) -> None:
+        """``disks`` follow the root disk, read-only, in order."""
+        self._run, self._pins, self.name = run, pins, name
+        self._shape, self._network, self._disks = shape, network, disks
+        self._overlay = run.directory / f"{name}.qcow2"
+        self.console = run.directory / f"{name}.console.log"
+        self._child: Child | None = None
+        self._console_seen = 0
+        self._make_overlay()
+
+    def power_on(self) -> None:
+        """Start the machine with the disk as it is."""
+        if self._child is not None and self._child.alive():
+            raise RuntimeError(f"{self.name} is already running")
+        self._console_seen = self.console.stat().st_size if self.console.exists() else 0
+        self._child = self._run.start(f"{self.name}.qemu", self._chrooted(*self._command()))
+
+    def cut_power(self) -> None:
+        """End the machine at once, as a power failure does."""
+        if self._child is not None:
+            self._child.kill()
+            self._run.children.remove(self._child)
+            self._child = None
+
+    def wait_for_power_off(self, limit: float = 120.0) -> None:
+        """Wait until the guest itself has switched the machine off or rebooted."""
+        child = self._child
+        assert child is not None
+        wait_for(f"{self.name} to switch itself off", lambda: not child.alive(), limit=limit)
+        self._run.children.remove(child)
+        self._child = None
+
+    def check(self) -> None:
+        """Raise ``EmulatorDiedError`` when the machine is gone or its kernel has crashed."""
+        if self._child is None:
+            raise EmulatorDiedError(f"{self.name} is switched off")
+        text = self.console_text()
+        crash = _FATAL.search(text)
+        if crash:
+            raise EmulatorDiedError(
+                f"{self.name}: the guest kernel crashed: {text[crash.start() :][:3000]}"
+            )
+        if not self._child.alive():
+            raise EmulatorDiedError(
+                f"the emulator of {self.name} ended with status {self._child.process.returncode}: "
+                f"{self._child.tail()}\n{text[-1500:]}"
+            )
+
+    def console_text(self) -> str:
+        """What the guest has printed on its console since it was switched on."""
+        if not self.console.exists():
+            return ""
+        with self.console.open("rb") as file:
+            file.seek(self._console_seen)
+            return file.read().decode(errors="replace")
+
+    def _chrooted(self, *command: str) -> list[str]:
+        enter = ["unshare", "--mount", "--propagation", "private", "--", "sh", "-c", _ENTER]
+        return [*enter, "sh", str(cache_root()), str(qemu(self._pins).get() / "root"), *command]
+
+    def _make_overlay(self) -> None:
+        base = _inside(guest_system(self._pins).get() / "disk.img")
+        create = ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", base]
+        subprocess.run(self._chrooted(*create, _inside(self._overlay)), check=True)
+
+    def _command(self) -> list[str]:
+        system = guest_system(self._pins).get()
+        # mitigations=off: page-table isolation is very slow under emulation. A panic reboots,
+        # and a reboot ends QEMU (-no-reboot), so a dead guest never looks like a slow one.
+        kernel = (
+            "root=/dev/vda rw console=ttyS0 net.ifnames=0 quiet mitigations=off panic=-1 "
+            f"init=/sbin/bed-init {self._shape.kernel_arguments()}"
+        )
+        words = ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "Skylake-Server-v1"]
+        words += [*self._shape.qemu_arguments(), *self._network.qemu_arguments()]
+        words += ["-nodefaults", "-display", "none", "-no-reboot", "-device", "virtio-rng-pci"]
+        # Append, so that the console of an earlier start is kept for the post-mortem.
+        words += ["-chardev", f"file,id=console,path={_inside(self.console)},append=on"]
+        words += ["-serial", "chardev:console"]
+        words += ["-kernel", _inside(system / "vmlinuz"), "-initrd", _inside(system / "initrd.img")]
+        words += ["-append", kernel]
+        words += _disk(self._overlay, "qcow2", "cache=unsafe")
+        for disk in self._disks:
+            words += _disk(disk, "raw", "readonly=on")
+        return words
+
+
+def _disk(path: Path, form: str, option: str) -> list[str]:
+    return ["-drive", f"file={_inside(path)},if=virtio,format={form},{option}"]
+
+
+def _inside(path: Path) -> str:
+    """The path as the chroot sees it: the whole cache, runs included, is mounted on /bed."""
+    return f"/bed/{path.relative_to(cache_root())}"

@@ -1,0 +1,50 @@
+"""What this machine can do, and what that means for the tests."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+
+from .pins import Pins
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ability:
+    """Which tiers can run here; ``missing`` says what cannot and why, for people."""
+
+    vm: bool
+    go: bool
+    missing: tuple[str, ...]
+
+    @property
+    def cluster(self) -> bool:
+        """Control plane and nodes: needs Go to build and root to run."""
+        return self.vm and self.go
+
+    def pins(self, pins: Pins) -> Pins:
+        """Without Go only the guest's own containerd can be used."""
+        return pins if self.go else dataclasses.replace(pins, containerd="debian")
+
+    def why_not(self) -> str:
+        """All that is missing, on one line."""
+        return "; ".join(self.missing) or "nothing is missing"
+
+
+def what_can_run() -> Ability:
+    """Look at this machine: user, Go, Debian tools."""
+    missing = []
+    vm = os.geteuid() == 0
+    if not vm:
+        missing.append(
+            "not root: no VM can be started (debootstrap, chroot), so neither node nor cluster tier"
+        )
+    elif shutil.which("apt-get") is None:
+        vm = False
+        missing.append("no apt-get: the guest and QEMU come from a Debian archive")
+    go = shutil.which("go") is not None
+    if not go:
+        missing.append(
+            "no Go: Kubernetes, etcd and containerd 2 cannot be built, so no cluster tier"
+        )
+    return Ability(vm, go, tuple(missing))

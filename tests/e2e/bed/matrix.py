@@ -1,0 +1,44 @@
+"""``make e2e-full``: everything on the pinned versions, then the suite on the other ones."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+from .build import build_all
+from .pins import REPOSITORY
+from .progress import say
+
+_PYTEST = (sys.executable, "-m", "pytest", "tests/e2e")
+_ROUNDS: tuple[tuple[dict[str, str], tuple[str, ...]], ...] = (
+    ({}, ("--full",)),
+    ({"DRAKIT_E2E_KUBERNETES": "1.34.4"}, ()),
+    ({"DRAKIT_E2E_CONTAINERD": "debian"}, ()),
+)
+
+
+def main() -> int:
+    """Run every round, whatever the earlier ones said; a table at the end."""
+    summary, failed = [], 0
+    for choice, options in _ROUNDS:
+        title = " ".join([*(f"{key}={value}" for key, value in choice.items()), *options])
+        os.environ.update(choice)
+        build_all()
+        say(f"round: {title}")
+        begin = time.monotonic()
+        status = subprocess.run([*_PYTEST, *options], cwd=REPOSITORY, check=False).returncode
+        failed += status != 0
+        for key in choice:
+            del os.environ[key]
+        summary.append(
+            f"{'passed' if status == 0 else 'FAILED'} in {time.monotonic() - begin:.0f} s: {title}"
+        )
+    for line in summary:
+        say(line)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,317 @@
+"""A node: an emulated machine with the harness's hand in it."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import secrets
+import shlex
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .controlplane import NETWORK_NUMBERS, ControlPlane
+from .emulator import Emulator, Network
+from .gobuild import kubernetes_programs
+from .guestagent import Done, Forwarder, GuestAgent, GuestError
+from .nodefiles import NodeFiles
+from .payload import payload
+from .pins import Pins
+from .processes import Run, free_port
+from .shapes import Shape, parse_cpus
+from .waiting import NotYetError, wait_for
+
+CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
+_BOOT_LIMIT = 300.0
+_numbers = itertools.cycle(NETWORK_NUMBERS)
+
+
+@dataclass(frozen=True, slots=True)
+class GuestProcess:
+    """A program started in the guest that runs in the background."""
+
+    node: Node
+    name: str
+    pid: int
+
+    def alive(self) -> bool:
+        """True while the program runs (a zombie does not)."""
+        return bool(self.node.python(_IS_ALIVE, pid=self.pid))
+
+    def signal(self, name: str) -> None:
+        """Send a signal by name: TERM, KILL, STOP, CONT."""
+        self.node.run(f"kill -{name} {self.pid}")
+
+    def stop(self, limit: float = 60.0) -> None:
+        """End it gracefully, as the kubelet would, and wait for it."""
+        if self.alive():
+            self.signal("TERM")
+        wait_for(f"{self.name} in {self.node.name} to end", lambda: not self.alive(), limit=limit)
+
+    def kill(self) -> None:
+        """End it with ``kill -9`` and wait for it."""
+        if self.alive():
+            self.signal("KILL")
+        wait_for(f"{self.name} in {self.node.name} to be gone", lambda: not self.alive())
+
+    def log(self) -> str:
+        """All it has printed so far, over all its starts under this name."""
+        return self.node.read(f"/var/log/{self.name}.log")
+
+
+class Node:
+    """One machine of the bed: commands, files, services, power, cgroups."""
+
+    def __init__(
+        self, run: Run, pins: Pins, name: str, shape: Shape, plane: ControlPlane | None
+    ) -> None:
+        """Prepare the disks; ``plane`` makes it a node of that cluster, ``None`` a lone runtime."""
+        self.name, self.shape = name, shape
+        self._run = run
+        self.network = Network(next(_numbers), free_port(), free_port())
+        self._agent = GuestAgent(self.network.agent_port, secrets.token_hex(16))
+        files = NodeFiles(name, pins, self.network, self._agent.token, plane)
+        disk = run.directory / f"{name}.node.img"
+        files.write(disk, run.directory / f"{name}.disk.log")
+        kubelet = None if plane is None else kubernetes_programs(pins)["kubelet"]
+        programs = payload(pins, kubelet).get() / "disk.img"
+        self._emulator = Emulator(run, pins, name, shape, self.network, [programs, disk])
+
+    # Power ------------------------------------------------------------------------------
+
+    def power_on(self) -> None:
+        """Switch on and wait until commands can be run."""
+        self._emulator.power_on()
+        self.wait_until_up()
+
+    def wait_until_up(self) -> None:
+        """Wait until the agent answers."""
+
+        def answers() -> bool:
+            try:
+                self._agent.python("result = 1", 10)
+            except OSError as error:
+                raise NotYetError(f"{error}; console: {self.console()[-300:]!r}") from error
+            return True
+
+        wait_for(f"{self.name} to boot", answers, limit=_BOOT_LIMIT, alive=self.check)
+
+    def cut_power(self) -> None:
+        """A power failure: the machine is off at once, the disk stays as it is."""
+        self._emulator.cut_power()
+
+    def reboot(self) -> None:
+        """Reboot from inside, without stopping any service first, and wait until it is up."""
+        self.run("sync; (sleep 0.3; echo b > /proc/sysrq-trigger) > /dev/null 2>&1 &")
+        self._emulator.wait_for_power_off()
+        self.power_on()
+
+    def address(self) -> dict[str, Any]:
+        """How another process reaches the agent: the arguments of ``GuestAgent``."""
+        return {"port": self._agent.port, "token": self._agent.token}
+
+    def check(self) -> None:
+        """Raise ``EmulatorDiedError`` when the machine is dead through no fault of a driver."""
+        self._emulator.check()
+
+    def console(self) -> str:
+        """What the guest has printed on its console since it was switched on."""
+        return self._emulator.console_text()
+
+    # Commands and files -----------------------------------------------------------------
+
+    def run(self, command: str | Sequence[str], timeout: float = 120.0) -> str:
+        """Run a command (text goes to a shell) and return its output.
+
+        Raises ``GuestError`` with its errors when it fails.
+        """
+        done = self.try_run(command, timeout)
+        if done.status != 0:
+            raise GuestError(
+                f"{self.name}: {command!r} ended with status {done.status}: "
+                f"{(done.err or done.out).strip()}"
+            )
+        return done.out
+
+    def try_run(
+        self, command: str | Sequence[str], timeout: float = 120.0, given: bytes = b""
+    ) -> Done:
+        """Run a command that may fail; status, output and errors come back."""
+        argv = ["sh", "-c", command] if isinstance(command, str) else list(command)
+        return self._agent.run(argv, timeout, given)
+
+    def python(self, source: str, timeout: float = 120.0, **arguments: object) -> Any:
+        """Run Python in the guest without starting an interpreter; ``result`` comes back."""
+        return self._agent.python(source, timeout, **arguments)
+
+    def read(self, path: str) -> str:
+        """A file of the guest as text."""
+        return self._agent.get(path).decode(errors="replace")
+
+    def exists(self, path: str) -> bool:
+        """True when the path exists in the guest."""
+        return bool(self.python("import os\nresult = os.path.exists(path)", path=path))
+
+    def put(self, path: str, content: str | bytes, mode: int = 0o644) -> None:
+        """Write a file in the guest."""
+        data = content.encode() if isinstance(content, str) else content
+        self._agent.put(path, data, mode)
+
+    def put_tree(self, source: Path, destination: str) -> None:
+        """Copy a directory of this machine into the guest, replacing what is there."""
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w") as archive:
+            archive.add(source, arcname=".")
+        quoted = shlex.quote(destination)
+        unpack = f"rm -rf {quoted} && mkdir -p {quoted} && tar -xf - -C {quoted}"
+        done = self._agent.run(["sh", "-c", unpack], 300, buffer.getvalue())
+        if done.status != 0:
+            raise GuestError(f"{self.name}: cannot unpack {source} into {destination}: {done.err}")
+
+    def load_image(self, archive: Path) -> None:
+        """Import an image archive (OCI or docker) into the runtime, for pods that never pull."""
+        self._agent.put("/tmp/image.tar", archive.read_bytes(), 0o600)
+        self.run("ctr -n k8s.io images import /tmp/image.tar && rm /tmp/image.tar", 600)
+
+    def spawn(
+        self, name: str, argv: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> GuestProcess:
+        """Start a program in the background; its output is appended to ``/var/log/<name>.log``."""
+        words = ["env", *(f"{key}={value}" for key, value in (environment or {}).items()), *argv]
+        log = shlex.quote(f"/var/log/{name}.log")
+        started = self.run(f"setsid {shlex.join(words)} >> {log} 2>&1 < /dev/null & echo $!")
+        return GuestProcess(self, name, int(started))
+
+    @contextmanager
+    def forward(self, remote: str) -> Iterator[Path]:
+        """A unix socket here that reaches the unix socket ``remote`` of the guest."""
+        local = self._run.directory / f"{secrets.token_hex(4)}.sock"
+        forwarder = Forwarder(self._agent, remote, local)
+        try:
+            yield local
+        finally:
+            forwarder.close()
+
+    # Services ---------------------------------------------------------------------------
+
+    def start_service(self, name: str) -> None:
+        """Start ``containerd`` or ``kubelet``; running already is fine."""
+        self.run(["/bed/service", "start", name])
+
+    def stop_service(self, name: str) -> None:
+        """Stop a service with SIGTERM and wait for it."""
+        self.run(["/bed/service", "stop", name])
+
+    def kill_service(self, name: str) -> None:
+        """End a service with ``kill -9``; nobody starts it again but the test."""
+        self.run(["/bed/service", "kill", name])
+
+    def restart_service(self, name: str) -> None:
+        """Stop and start a service; for containerd, wait until it answers again."""
+        self.stop_service(name)
+        self.start_service(name)
+        if name == "containerd":
+            self.wait_for_runtime()
+
+    def wait_for_runtime(self) -> None:
+        """Wait until containerd answers and the test image is there."""
+
+        def ready() -> bool:
+            done = self.try_run("test -e /var/lib/bed-image && ctr -n k8s.io version", 60)
+            if done.status != 0:
+                raise NotYetError(done.err.strip() or "the test image is not imported yet")
+            return True
+
+        wait_for(f"containerd of {self.name}", ready, limit=240, pause=1, alive=self.check)
+
+    # Containers, as the kernel sees them ------------------------------------------------
+
+    def container_cgroup(self, container_id: str) -> str:
+        """The cgroup directory of a running container, found through its first process."""
+        path = self.python(_FIND_CGROUP, container=container_id)
+        if not path:
+            raise GuestError(f"{self.name}: no cgroup for container {container_id}")
+        return str(path)
+
+    def cgroup_file(self, container_id: str, file: str) -> str:
+        """One file of a container's cgroup."""
+        return self.read(f"{self.container_cgroup(container_id)}/{file}").strip()
+
+    def effective_cpus(self, container_id: str) -> frozenset[int]:
+        """The CPUs the kernel lets a container run on."""
+        return frozenset(parse_cpus(self.cgroup_file(container_id, "cpuset.cpus.effective")))
+
+    def effective_mems(self, container_id: str) -> frozenset[int]:
+        """The NUMA nodes the kernel lets a container allocate from."""
+        return frozenset(parse_cpus(self.cgroup_file(container_id, "cpuset.mems.effective")))
+
+    def pids(self, container_id: str) -> list[int]:
+        """The processes of a container, as numbers of the guest."""
+        return [int(pid) for pid in self.cgroup_file(container_id, "cgroup.procs").split()]
+
+    def allowed_cpus(self, pid: int) -> frozenset[int]:
+        """``Cpus_allowed_list`` of a process."""
+        for line in self.read(f"/proc/{pid}/status").splitlines():
+            if line.startswith("Cpus_allowed_list:"):
+                return frozenset(parse_cpus(line.split(":")[1]))
+        raise GuestError(f"{self.name}: /proc/{pid}/status has no Cpus_allowed_list")
+
+    def last_cpus(self, pid: int, samples: int = 200, gap: float = 0.005) -> frozenset[int]:
+        """Where a busy process really runs: its last CPU, looked at ``samples`` times."""
+        limit = 60 + samples * (gap + 0.1)
+        seen = self.python(_SAMPLE, limit, pid=pid, samples=samples, gap=gap)
+        return frozenset(seen)
+
+    def wait(self, why: str, condition: Callable[[], Any], limit: float = 180.0) -> Any:
+        """Wait for a condition while the machine is alive."""
+        return wait_for(f"{self.name}: {why}", condition, limit=limit, alive=self.check)
+
+    def collect(self, folder: Path) -> None:
+        """Write what helps to understand a failure into ``folder``."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "console.log").write_text(self.console())
+        try:
+            logs = self.python(_READ_LOGS)
+            logs["processes.txt"] = self.run("ps -eo pid,ppid,psr,stat,rss,etime,args", 60)
+            logs["dmesg.txt"] = self.run("dmesg | tail -n 200", 60)
+        except (OSError, GuestError) as error:
+            logs = {"unreachable.txt": str(error)}
+        for name, text in logs.items():
+            (folder / name).write_text(text)
+
+
+_IS_ALIVE = """
+try:
+    with open(f"/proc/{pid}/stat") as file:
+        result = file.read().rpartition(")")[2].split()[0] != "Z"
+except (FileNotFoundError, ProcessLookupError):  # the second between open and read
+    result = False
+"""
+_FIND_CGROUP = """
+import os
+result = ""
+for directory, names, _ in os.walk("/sys/fs/cgroup"):
+    if container in names:
+        result = os.path.join(directory, container)
+        break
+"""
+# Field 39 of /proc/PID/stat is the CPU last run on; the name field may hold spaces.
+_SAMPLE = """
+import time
+seen = set()
+for _ in range(samples):
+    with open(f"/proc/{pid}/stat") as file:
+        seen.add(int(file.read().rpartition(")")[2].split()[36]))
+    time.sleep(gap)
+result = sorted(seen)
+"""
+_READ_LOGS = """
+import glob
+result = {}
+for path in glob.glob("/var/log/*.log") + glob.glob("/var/log/pods/*/*/*.log"):
+    with open(path, errors="replace") as file:
+        result[path[len("/var/log/"):].replace("/", "_")] = file.read()[-400000:]
+"""

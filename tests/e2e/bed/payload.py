@@ -1,0 +1,62 @@
+"""What the guest gets besides Debian: the Go programs on a disk of their own, read-only."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .busybox import write_image_archive
+from .cache import Artefact
+from .debian import make_image
+from .gobuild import GoProgram, containerd_programs, kubernetes_programs
+from .pins import HERE, Pins
+
+_GUEST_FILES = ("init", "service", "agent.py")
+
+
+@dataclass(frozen=True)
+class Payload(Artefact):
+    """``disk.img`` with ``bin/`` (programs), ``init``, ``agent.py`` and the test image."""
+
+    programs: tuple[GoProgram, ...]
+    version: str
+    name: str = "payload"
+
+    def recipe(self) -> dict[str, Any]:
+        """The programs' own recipes and the text of the guest files."""
+        return {
+            "programs": [program.directory().name for program in self.programs],
+            "files": {name: (HERE / "guest" / name).read_text() for name in _GUEST_FILES},
+            "revision": 1,
+        }
+
+    def build(self, directory: Path, log: Path) -> None:
+        """Collect the files and write the disk."""
+        tree = directory / "tree"
+        (tree / "bin").mkdir(parents=True)
+        for program in self.programs:
+            shutil.copy(program.path(), tree / "bin" / program.name)
+        for name in _GUEST_FILES:
+            shutil.copy(HERE / "guest" / name, tree / name)
+            (tree / name).chmod(0o755)
+        write_image_archive(tree / "image.tar")
+        size = sum(path.stat().st_size for path in tree.rglob("*") if path.is_file())
+        make_image(directory / "disk.img", tree, f"{size * 5 // 4 // 2**20 + 16}M", log)
+        shutil.rmtree(tree)
+
+
+def payload(pins: Pins, kubelet: GoProgram | None) -> Payload:
+    """The payload for these pins; a node tier without Go has neither kubelet nor our containerd."""
+    programs = tuple(containerd_programs(pins).values())
+    version = f"containerd-{pins.containerd}"
+    if kubelet is not None:
+        programs += (kubelet,)
+        version += f"-kubernetes-{pins.kubernetes}"
+    return Payload(programs, version)
+
+
+def full_payload(pins: Pins) -> Payload:
+    """The payload of a cluster node."""
+    return payload(pins, kubernetes_programs(pins)["kubelet"])

@@ -1,0 +1,69 @@
+"""Which versions the bed is made of: ``versions.toml``, with the choices of the environment."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent.parent
+REPOSITORY = HERE.parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """One selected set of versions; everything built or started derives from it."""
+
+    kubernetes: str
+    kubernetes_module: str
+    kubernetes_programs: tuple[str, ...]
+    etcd: str
+    etcd_module: str
+    containerd: str
+    containerd_module: str
+    containerd_programs: tuple[str, ...]
+    helm: str
+    helm_module: str
+    debian_release: str
+    guest_packages: tuple[str, ...]
+    qemu_packages: tuple[str, ...]
+    host_tools: Mapping[str, str]
+
+    @property
+    def containerd_is_debians(self) -> bool:
+        """True when the guest uses the containerd of its own distribution."""
+        return self.containerd == "debian"
+
+
+def load_pins(environ: Mapping[str, str] = os.environ) -> Pins:
+    """Read the pins; ``DRAKIT_E2E_KUBERNETES`` and ``DRAKIT_E2E_CONTAINERD`` select among them.
+
+    Raises ``ValueError`` naming the choices when a variable selects something not pinned.
+    """
+    data = tomllib.loads((HERE / "versions.toml").read_text())
+
+    def chosen(what: str, variable: str) -> str:
+        version = environ.get(variable) or data[what]["default"]
+        if version not in data[what]["choices"]:
+            known = ", ".join(data[what]["choices"])
+            raise ValueError(f"{variable}={version}: versions.toml pins {what} {known}")
+        return str(version)
+
+    return Pins(
+        kubernetes=chosen("kubernetes", "DRAKIT_E2E_KUBERNETES"),
+        kubernetes_module=data["kubernetes"]["module"],
+        kubernetes_programs=tuple(data["kubernetes"]["programs"]),
+        etcd=chosen("etcd", "DRAKIT_E2E_ETCD"),
+        etcd_module=data["etcd"]["module"],
+        containerd=chosen("containerd", "DRAKIT_E2E_CONTAINERD"),
+        containerd_module=data["containerd"]["module"],
+        containerd_programs=tuple(data["containerd"]["programs"]),
+        helm=chosen("helm", "DRAKIT_E2E_HELM"),
+        helm_module=data["helm"]["module"],
+        debian_release=data["debian"]["release"],
+        guest_packages=tuple(data["debian"]["guest_packages"]),
+        qemu_packages=tuple(data["debian"]["qemu_packages"]),
+        host_tools=data["debian"]["host_tools"],
+    )

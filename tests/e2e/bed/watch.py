@@ -1,0 +1,222 @@
+"""Who owns which CPU, asked of the node's kernel over and over: not of anybody's books.
+
+A thread in the guest's agent looks at the cgroup of every container that says what it is
+(``BED_ROLE`` and ``BED_CPUS`` in its environment, see :func:`watched`) and keeps what must never
+be: one CPU owned by two pods, an owner with more or fewer CPUs than it was promised, a container
+of the shared pool on an owner's CPU, an owner that is not pinned at all.
+
+Files are read one after the other, so what looks like an overlap may be two moments. It counts only
+if the first container of the two is still there, unchanged, after the second was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .kubernetes import Manifest
+from .node import Node
+
+Role = Literal["owner", "sharer"]
+PODS = "/sys/fs/cgroup/kubepods"
+"""Where the kubelet puts its pods; a pod of the node tier is below ``/sys/fs/cgroup/test``."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was seen since the watch began."""
+
+    looks: int
+    violations: tuple[str, ...]
+    owners: dict[str, str] = field(repr=False)
+    """Every container of an owner, by id, and the CPUs it was seen with."""
+    unpinned_while_away: int = 0
+    """Owners seen without CPUs of their own because the driver was away, which is allowed."""
+
+    def check(self) -> None:
+        """Assert that nothing happened that must never be."""
+        assert not self.violations, "\n".join(self.violations)
+
+
+class Watch:
+    """A running watch on one node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def report(self) -> Report:
+        """What was seen so far."""
+        seen: dict[str, Any] = self._node.python(_REPORT)
+        return Report(**{**seen, "violations": tuple(seen["violations"])})
+
+    @contextmanager
+    def driver_away(self) -> Iterator[None]:
+        """Inside, the driver is away: who starts now is pinned when it is back, not before."""
+        self._node.python(_AWAY, away=True)
+        try:
+            yield
+        finally:
+            self._node.python(_AWAY, away=False)
+
+
+@contextmanager
+def watching(node: Node, below: str = PODS) -> Iterator[Watch]:
+    """Watch the containers of the cgroups ``below``; whoever is not yet there is noticed later."""
+    node.python(_START, below=below)
+    try:
+        yield Watch(node)
+    finally:
+        node.python(_STOP)
+
+
+def role(which: Role, cpus: int = 0) -> dict[str, str]:
+    """The environment by which the watch knows a container; ``cpus`` is what an owner must have."""
+    return {"BED_ROLE": which, "BED_CPUS": str(cpus)}
+
+
+def watched(pod: Manifest, which: Role, cpus: int = 0) -> Manifest:
+    """The same pod, each of whose containers the watch takes for an owner of so many CPUs (or not)."""
+    variables = [{"name": name, "value": value} for name, value in role(which, cpus).items()]
+    spec = pod["spec"]
+    containers = [
+        {**each, "env": [*each.get("env", []), *variables]} for each in spec["containers"]
+    ]
+    return {**pod, "spec": {**spec, "containers": containers}}
+
+
+# The state lives in a module of its own making, so that later requests to the agent find it.
+_START = r"""
+import os, sys, threading, time, types
+
+state = types.ModuleType("bed_watch")
+state.ended, state.away = threading.Event(), False
+state.back, state.looks, state.unpinned = -60.0, 0, {}
+state.violations, state.owners, state.roles = {}, {}, {}
+sys.modules["bed_watch"] = state
+SETTLING, CORRECTING = 20.0, 5.0
+
+def read(path):
+    with open(path) as file:
+        return file.read()
+
+def containers(directory, pod=""):
+    for entry in os.scandir(directory):
+        if entry.is_dir(follow_symlinks=False):
+            if len(entry.name) == 64:
+                yield entry.path, pod
+            else:
+                yield from containers(entry.path, entry.name)
+
+def role_of(path, processes):
+    name = os.path.basename(path)
+    if name not in state.roles:
+        variables = read(f"/proc/{processes[0]}/environ").split("\0")
+        found = dict(each.split("=", 1) for each in variables if "=" in each)
+        if "BED_ROLE" not in found:
+            return None  # a sandbox, or not yet the program that it will be
+        state.roles[name] = (found["BED_ROLE"], int(found["BED_CPUS"]))
+    return state.roles[name]
+
+def cpus_of(text):
+    numbers = set()
+    for part in text.strip().split(","):
+        if part:
+            first, _, last = part.partition("-")
+            numbers.update(range(int(first), int(last or first) + 1))
+    return frozenset(numbers)
+
+def look_at(path):
+    try:
+        cpus = cpus_of(read(f"{path}/cpuset.cpus"))
+        processes = read(f"{path}/cgroup.procs").split()
+        role = role_of(path, processes) if processes else None
+    except (OSError, ValueError):
+        return None  # it ended under our eyes
+    return None if role is None else (*role, cpus)
+
+def note(path, pod, what):
+    key = f"{pod} {os.path.basename(path)[:12]} {what}"
+    state.violations.setdefault(key, round(time.time() - begin, 2))
+
+def judge_alone(path, pod, wanted, cpus, away):
+    name = os.path.basename(path)
+    if cpus:
+        state.owners[name] = ",".join(map(str, sorted(cpus)))
+    if len(cpus) == wanted or look_at(path) != ("owner", wanted, cpus):
+        return
+    if cpus:
+        note(path, pod, f"owns {sorted(cpus)}, not {wanted} CPUs")
+    elif away or state.away:
+        state.unpinned[name] = None
+    else:
+        judge_unpinned(path, pod, name)
+
+def judge_unpinned(path, pod, name):
+    # The runtime asks about a container when it creates it, which may be long before it starts:
+    # one that was created while the driver was away is corrected as soon as it runs.
+    now = time.monotonic()
+    since = state.unpinned.get(name) or now
+    state.unpinned[name] = since
+    if now - state.back > SETTLING or now - since > CORRECTING:
+        note(path, pod, "owns CPUs and is not pinned")
+
+def judge_pair(first, second):
+    (path, pod, role, wanted, cpus), (_, other, other_role, _, others) = first, second
+    if pod == other or "owner" not in (role, other_role) or not cpus & others:
+        return
+    if look_at(path) == (role, wanted, cpus):
+        note(path, pod, f"({role}) has {sorted(cpus & others)} together with {other} ({other_role})")
+
+def look():
+    away, seen = state.away, []
+    for path, pod in containers(below):
+        found = look_at(path)
+        if found is not None:
+            seen.append((path, pod, *found))
+    for place, (path, pod, role, wanted, cpus) in enumerate(seen):
+        if role == "owner":
+            judge_alone(path, pod, wanted, cpus, away)
+        for later in seen[place + 1:]:
+            judge_pair(seen[place], later)
+    state.looks += 1
+
+def watch():
+    while not state.ended.is_set():
+        started = time.monotonic()
+        try:
+            look()
+        except FileNotFoundError:
+            pass  # a directory ended under our eyes, or there is none yet
+        # A quarter of one CPU: under emulation the rest of the machine needs the others.
+        state.ended.wait(min(3 * (time.monotonic() - started), 0.1))
+
+begin = time.time()
+state.thread = threading.Thread(target=watch, daemon=True)
+state.thread.start()
+result = None
+"""
+_AWAY = """
+import sys, time
+state = sys.modules["bed_watch"]
+state.away, state.back = away, time.monotonic()
+result = None
+"""
+_REPORT = """
+import sys
+state = sys.modules["bed_watch"]
+result = {
+    "looks": state.looks,
+    "violations": [f"{when} s: {what}" for what, when in state.violations.copy().items()],
+    "owners": state.owners.copy(),
+    "unpinned_while_away": len(state.unpinned),
+}
+"""
+_STOP = """
+import sys
+state = sys.modules.pop("bed_watch")
+state.ended.set()
+state.thread.join()
+result = None
+"""

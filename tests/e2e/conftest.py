@@ -1,0 +1,209 @@
+"""Fixtures of the end-to-end tests, the folder of a failure, and the one visible repetition.
+
+The cluster lives for the whole session and is shared: a test isolates itself by its own
+``namespace`` and leaves the node as it found it.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from tests.e2e.bed.cluster import Cluster
+from tests.e2e.bed.deploy import build_image, build_packages
+from tests.e2e.bed.driver import ChartDriver
+from tests.e2e.bed.emulator import EmulatorDiedError
+from tests.e2e.bed.host import Ability, what_can_run
+from tests.e2e.bed.node import Node
+from tests.e2e.bed.pins import REPOSITORY, Pins, load_pins
+from tests.e2e.bed.processes import Run
+from tests.e2e.bed.shapes import Shape, load_shapes
+
+ARTIFACTS = REPOSITORY / "build" / "e2e-artifacts"
+_beds: list[Cluster | Node] = []
+_repeated: list[str] = []
+_DEATH = pytest.StashKey[str]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="also run what takes long")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=_needs)
+    if not config.getoption("--full"):
+        reason = pytest.mark.skip(reason="takes long: runs with --full (make e2e-full)")
+        for item in items:
+            if item.get_closest_marker("full"):
+                item.add_marker(reason)
+
+
+def _needs(item: pytest.Item) -> int:
+    """The order of tests: the cluster and a driver on it stay once they are there.
+
+    So what needs neither has the machine for itself, and plain pods are seen on a plain node.
+    """
+    wanted = set(getattr(item, "fixturenames", ()))
+    if "cluster" not in wanted:
+        return 0
+    return 2 if wanted & {"cpu_driver", "cpumem_driver"} else 1
+
+
+# What there is ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def ability() -> Ability:
+    """What this machine can run."""
+    return what_can_run()
+
+
+@pytest.fixture(scope="session")
+def pins(ability: Ability) -> Pins:
+    """The selected versions."""
+    return ability.pins(load_pins())
+
+
+@pytest.fixture(scope="session")
+def shapes() -> dict[str, Shape]:
+    """All VM shapes."""
+    return load_shapes()
+
+
+@pytest.fixture(scope="session")
+def cluster(ability: Ability, pins: Pins, shapes: dict[str, Shape]) -> Iterator[Cluster]:
+    """The cluster tier: a control plane and one ``smt2`` node, for the whole session."""
+    if not ability.cluster:
+        pytest.skip(f"no cluster tier on this machine: {ability.why_not()}")
+    with Run.begin() as run:
+        made = Cluster(run, pins)
+        _beds.append(made)
+        try:
+            made.add_node("node-1", shapes["smt2"])
+            yield made
+        finally:
+            _beds.remove(made)
+
+
+@pytest.fixture(scope="module")
+def runtime(ability: Ability, pins: Pins, shapes: dict[str, Shape]) -> Iterator[Node]:
+    """The node tier: one ``smt2`` machine with containerd and no kubelet."""
+    if not ability.vm:
+        pytest.skip(f"no node tier on this machine: {ability.why_not()}")
+    with Run.begin() as run:
+        made = Node(run, pins, "runtime-1", shapes["smt2"], None)
+        _beds.append(made)
+        try:
+            made.power_on()
+            made.wait_for_runtime()
+            yield made
+        finally:
+            _beds.remove(made)
+
+
+@pytest.fixture
+def node(cluster: Cluster) -> Node:
+    """The cluster's first node."""
+    return cluster.node
+
+
+@pytest.fixture
+def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A namespace of the test's own, emptied and deleted afterwards."""
+    words = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower().removeprefix("test_"))
+    with cluster.namespace(words[:40].strip("-")) as name:
+        yield name
+
+
+@pytest.fixture(scope="session")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """drakit as it is in this tree, with its dependencies, for the guest's Python."""
+    return build_packages(tmp_path_factory.mktemp("packages") / "site")
+
+
+@pytest.fixture(scope="session")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The drivers' image, built from this tree as ``make image`` does."""
+    return build_image(tmp_path_factory.mktemp("image") / "drakit.tar")
+
+
+@pytest.fixture(scope="session")
+def cpu_driver(cluster: Cluster, image: Path) -> ChartDriver:
+    """dra-driver-cpu as its chart deploys it; each module chooses a configuration."""
+    return ChartDriver(cluster, "dra-driver-cpu", "dra.cpu", image)
+
+
+@pytest.fixture(scope="module")
+def cpumem_driver(cluster: Cluster, image: Path, cpu_driver: ChartDriver) -> Iterator[ChartDriver]:
+    """dra-driver-cpumem as its chart deploys it; the two hand out the same CPUs and take turns."""
+    cpu_driver.retire()
+    driver = ChartDriver(cluster, "dra-driver-cpumem", "dra.cpumem", image)
+    try:
+        yield driver
+    finally:
+        driver.retire()
+
+
+# When it fails ----------------------------------------------------------------------------
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report = yield
+    if report.failed:
+        item.stash[_DEATH] = _death(call)
+        folder = ARTIFACTS / re.sub(r"[^\w.-]+", "_", item.name)
+        shutil.rmtree(folder, ignore_errors=True)
+        for bed in _beds:
+            bed.collect(folder / (bed.name if isinstance(bed, Node) else "cluster"))
+        if folder.exists():
+            report.sections.append(("test bed", f"objects, events and logs are in {folder}"))
+    return report
+
+
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+    """Run a test; when it failed because the emulator died, say so and repeat it once."""
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    reports = runtestprotocol(item, nextitem=nextitem, log=False)
+    death = item.stash.get(_DEATH, "")
+    if death:
+        _repeated.append(f"{item.nodeid}: {death.splitlines()[0]}")
+        _say(item.config, f"\nTHE EMULATOR DIED during {item.nodeid}: {death}")
+        _say(item.config, "the bed is thrown away; this test is repeated once on a new one")
+        # Ends the session's fixtures too: the repetition makes a new bed.
+        item.session._setupstate.teardown_exact(None)
+        reports = runtestprotocol(item, nextitem=nextitem, log=False)
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+def _death(call: pytest.CallInfo[None]) -> str:
+    if call.excinfo is not None and call.excinfo.errisinstance(EmulatorDiedError):
+        return str(call.excinfo.value)
+    for bed in _beds:
+        try:
+            for machine in bed.nodes if isinstance(bed, Cluster) else [bed]:
+                machine.check()
+        except EmulatorDiedError as error:
+            return str(error)
+    return ""
+
+
+def _say(config: pytest.Config, text: str) -> None:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    assert reporter is not None
+    reporter.write_line(text, yellow=True)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in what_can_run().missing:
+        terminalreporter.write_line(f"NOT RUN HERE: {line}", yellow=True)
+    for line in _repeated:
+        terminalreporter.write_line(f"REPEATED after the emulator died: {line}", yellow=True)

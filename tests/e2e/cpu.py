@@ -1,0 +1,144 @@
+"""Words for CPU tests: claims, pods that use them, and what the kernel says about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tests.e2e.bed.cluster import Cluster, busybox_pod
+from tests.e2e.bed.kubernetes import Manifest
+from tests.e2e.bed.node import Node
+
+CLASS = "dra.cpu"
+CAPACITY = "dra.cpu/cpu"
+# Wakes up often, wherever the kernel lets it, and leaves the emulator time for the rest: one
+# loop without a pause takes a core of the machine under the machine.
+BUSY = "while :; do i=0; while [ $i -lt 300 ]; do i=$((i+1)); done; sleep 0.1; done"
+
+
+def on_numa_node(number: int) -> str:
+    """A CEL selector for devices of one NUMA node."""
+    return f'device.attributes["dra.cpu"].numaNodeID == {number}'
+
+
+def amount(count: int, *selectors: str, name: str = "cpus") -> Manifest:
+    """A request for so many CPUs of one grouped device."""
+    exactly: Manifest = {"deviceClassName": CLASS, "capacity": {"requests": {CAPACITY: str(count)}}}
+    return {"name": name, "exactly": {**exactly, **_selecting(selectors)}}
+
+
+def devices(count: int, *selectors: str, name: str = "cpus") -> Manifest:
+    """A request for so many individual CPUs."""
+    exactly = {"deviceClassName": CLASS, "count": count}
+    return {"name": name, "exactly": {**exactly, **_selecting(selectors)}}
+
+
+def _selecting(selectors: Iterable[str]) -> Manifest:
+    chosen = [{"cel": {"expression": expression}} for expression in selectors]
+    return {"selectors": chosen} if chosen else {}
+
+
+def claim_spec(
+    *requests: Manifest,
+    config: Mapping[str, Any] | None = None,
+    constraints: Iterable[Manifest] = (),
+) -> Manifest:
+    """``spec.devices`` of a claim; ``config`` is what it says to the driver."""
+    spec: Manifest = {"requests": list(requests)}
+    if config is not None:
+        spec["config"] = [{"opaque": {"driver": CLASS, "parameters": dict(config)}}]
+    if constraints:
+        spec["constraints"] = list(constraints)
+    return {"devices": spec}
+
+
+def claim(name: str, *requests: Manifest, **options: Any) -> Manifest:
+    """A ResourceClaim of its own, used by name."""
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name},
+        "spec": claim_spec(*requests, **options),
+    }
+
+
+def template(name: str, *requests: Manifest, **options: Any) -> Manifest:
+    """A template from which every pod gets a claim of its own."""
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name},
+        "spec": {"spec": claim_spec(*requests, **options)},
+    }
+
+
+def pod_with(name: str, *claims: str, command: str = BUSY, **spec: Any) -> Manifest:
+    """A busy pod whose container uses these claims."""
+    references = [{"name": each, "resourceClaimName": each} for each in claims]
+    return busybox_pod(name, command, claims=references, **spec)
+
+
+def assert_individual_slices_match(cluster: Cluster, node: Node, reserved: Iterable[int]) -> None:
+    """Hold the published devices of individual mode against the machine's shape, CPU by CPU."""
+    shape, hidden = node.shape, frozenset(reserved)
+    published = {
+        device["attributes"]["dra.cpu/cpuID"]["int"]: device["attributes"]
+        for entry in cluster.slices("dra.cpu", node.name)
+        for device in entry["spec"]["devices"]
+    }
+    assert published.keys() == set(range(shape.cpu_count)) - hidden
+    numa_of = {cpu: number for number, numa in enumerate(shape.numa) for cpu in numa.cpus}
+    for cpu, attributes in published.items():
+        assert attributes["dra.cpu/numaNodeID"]["int"] == numa_of[cpu]
+        assert attributes["resource.kubernetes.io/numaNode"]["int"] == numa_of[cpu]
+        assert attributes["dra.cpu/socketID"]["int"] == shape.cpu_places()[cpu][0]
+        assert attributes["dra.cpu/smtEnabled"]["bool"] is (shape.threads > 1)
+
+    def groups(key: str) -> set[frozenset[int]]:
+        found: dict[int, set[int]] = {}
+        for cpu, attributes in published.items():
+            found.setdefault(attributes[f"dra.cpu/{key}"]["int"], set()).add(cpu)
+        return {frozenset(group) for group in found.values()}
+
+    assert groups("coreID") == {shape.siblings(cpu) - hidden for cpu in published}
+    assert groups("cacheL3ID") == {shape.l3_mates(cpu) - hidden for cpu in published}
+
+
+class Kernel:
+    """What the guest's kernel says about a pod's container; every claim checked four ways."""
+
+    def __init__(self, cluster: Cluster, pod: Manifest, container: str = "") -> None:
+        self._node = cluster.node_of(pod)
+        self.container = cluster.container_id(pod, container)
+
+    @property
+    def cpus(self) -> frozenset[int]:
+        """The CPUs of the cgroup."""
+        return self._node.effective_cpus(self.container)
+
+    @property
+    def mems(self) -> frozenset[int]:
+        """The NUMA nodes of the cgroup."""
+        return self._node.effective_mems(self.container)
+
+    @property
+    def pid(self) -> int:
+        """The container's first process."""
+        return self._node.pids(self.container)[0]
+
+    def runs_only_on(self, cpus: Iterable[int]) -> None:
+        """Assert cgroup, affinity and where the busy loop really runs."""
+        expected = frozenset(cpus)
+        assert self.cpus == expected
+        assert self._node.allowed_cpus(self.pid) == expected
+        assert self._node.last_cpus(self.pid) <= expected
+
+    def environment(self) -> dict[str, str]:
+        """The first process's environment."""
+        text = self._node.read(f"/proc/{self.pid}/environ")
+        return dict(entry.split("=", 1) for entry in text.split("\0") if entry)
+
+
+def running(cluster: Cluster, namespace: str, *names: str) -> list[Kernel]:
+    """Wait for pods and look at each through the kernel's eyes."""
+    return [Kernel(cluster, cluster.wait_for_pod(name, namespace)) for name in names]

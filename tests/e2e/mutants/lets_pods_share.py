@@ -1,0 +1,13 @@
+"""Lets a second pod use a claim that is another's."""
+
+from __future__ import annotations
+
+from drakit.drivers.cpu import enforce
+from drakit.kit.driver import Container, Use
+
+
+def _check_owner(container: Container, use: Use) -> None:
+    """Nothing to object."""
+
+
+enforce._check_owner = _check_owner  # type: ignore[attr-defined]

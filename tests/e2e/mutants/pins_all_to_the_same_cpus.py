@@ -1,0 +1,21 @@
+"""Gives all claimed containers of a size the same CPUs: two pods own them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from drakit.core.cpuset import CpuSet
+from drakit.drivers.cpu.grouped import GroupedCpus
+from drakit.kit.driver import Container, Holdings, Shape
+
+_right = GroupedCpus.enforce
+
+
+def _enforce(self: GroupedCpus, container: Container, holdings: Holdings) -> Shape:
+    shape = _right(self, container, holdings)
+    if not container.uses or shape.cpus is None:
+        return shape
+    return dataclasses.replace(shape, cpus=CpuSet(range(4, 4 + len(shape.cpus))))
+
+
+GroupedCpus.enforce = _enforce  # type: ignore[method-assign]

@@ -1,0 +1,155 @@
+"""The harness's own promises, as far as they need no machine: caching, cleaning, waiting."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.bed.cache import Artefact
+from tests.e2e.bed.host import what_can_run
+from tests.e2e.bed.pins import REPOSITORY, load_pins
+from tests.e2e.bed.processes import Run
+from tests.e2e.bed.shapes import load_shapes, parse_cpus
+from tests.e2e.bed.waiting import NotYetError, wait_for
+
+# A run with one child that ignores polite requests and has a child of its own; it says
+# where it is and then waits for ever.
+_RUN = """
+import signal
+from tests.e2e.bed.processes import Run
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+run = Run.begin()
+child = run.start("stubborn", ["sh", "-c", "trap '' TERM INT; exec sleep 1000"])
+print(run.directory, child.process.pid, flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own."""
+    monkeypatch.setenv("DRAKIT_CACHE", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_nothing_outlives_a_run_however_it_ends(cache: Path, number: signal.Signals) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _RUN], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
+    ) as owner:
+        assert owner.stdout is not None
+        directory, pid = owner.stdout.readline().split()
+        assert Path(directory).is_dir()
+        assert Path(f"/proc/{pid}").exists()
+        owner.send_signal(number)
+        owner.wait()
+    wait_for("the child to be gone", lambda: not Path(f"/proc/{pid}").exists(), limit=60)
+    wait_for("the directory to be gone", lambda: not Path(directory).exists(), limit=60)
+
+
+def test_a_run_ends_its_programs_and_removes_its_directory(cache: Path) -> None:
+    with Run.begin() as run:
+        child = run.start("sleeper", ["sleep", "1000"])
+        directory = run.directory
+        assert child.alive()
+    assert not child.alive()
+    assert not directory.exists()
+
+
+def test_what_a_dead_run_left_is_swept_by_the_next_one_and_a_live_run_is_not(cache: Path) -> None:
+    with Run.begin() as alive:
+        dead = cache / "runs" / "run-dead"
+        dead.mkdir()
+        (dead / "lock").touch()
+        (dead / "disk.qcow2").touch()
+        for directory in (dead, alive.directory):
+            os.utime(directory, (1, 1))
+        with Run.begin():
+            assert not dead.exists()
+            assert alive.directory.exists()
+
+
+@dataclass(frozen=True)
+class Draft(Artefact):
+    """An artefact whose build can be made to fail."""
+
+    flavour: str
+    broken: bool = False
+    name: str = "draft"
+    version: str = "1"
+
+    def recipe(self) -> dict[str, Any]:
+        return {"flavour": self.flavour}
+
+    def build(self, directory: Path, log: Path) -> None:
+        (directory / "part").write_text(self.flavour)
+        if self.broken:
+            raise RuntimeError("interrupted")
+
+
+def test_an_interrupted_build_does_not_look_finished(cache: Path) -> None:
+    with pytest.raises(RuntimeError, match="interrupted"):
+        Draft("a", broken=True).get()
+    assert not Draft("a").is_built()
+    assert (Draft("a").get() / "part").read_text() == "a"
+    assert Draft("a", broken=True).get() == Draft("a").get()  # found, not built again
+
+
+def test_a_changed_recipe_is_another_artefact(cache: Path) -> None:
+    assert Draft("a").get() != Draft("b").get()
+
+
+def test_a_wait_that_takes_too_long_says_what_was_seen() -> None:
+    def never() -> bool:
+        raise NotYetError("the pod is Pending")
+
+    with pytest.raises(TimeoutError, match="for a pod; last seen: the pod is Pending"):
+        wait_for("a pod", never, limit=0, pause=0)
+
+
+def test_only_pinned_versions_can_be_selected() -> None:
+    assert load_pins({"DRAKIT_E2E_CONTAINERD": "debian"}).containerd_is_debians
+    with pytest.raises(ValueError, match="pins kubernetes"):
+        load_pins({"DRAKIT_E2E_KUBERNETES": "1.0.0"})
+
+
+def test_every_shape_places_each_cpu_once() -> None:
+    for shape in load_shapes().values():
+        placed = [cpu for numa in shape.numa for cpu in numa.cpus]
+        assert sorted(placed) == list(range(shape.cpu_count)), shape.name
+
+
+def test_cpu_lists_are_read_as_the_kernel_writes_them() -> None:
+    assert parse_cpus("0-2,5,7-8\n") == (0, 1, 2, 5, 7, 8)
+    assert parse_cpus("\n") == ()
+
+
+def test_the_generated_cri_messages_are_current(tmp_path: Path) -> None:
+    source = "tests/e2e/proto/cri.proto"
+    generate = [sys.executable, "-m", "grpc_tools.protoc", "-I.", f"--python_out={tmp_path}"]
+    subprocess.run([*generate, source], check=True, cwd=REPOSITORY)
+    made = (tmp_path / source).with_name("cri_pb2.py").read_text()
+    assert made == (REPOSITORY / source).with_name("cri_pb2.py").read_text()
+
+
+def test_a_machine_without_go_or_root_says_what_it_cannot_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None if name == "go" else f"/usr/bin/{name}")
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    without_go = what_can_run()
+    assert without_go.vm
+    assert not without_go.cluster
+    assert without_go.pins(load_pins({})).containerd_is_debians
+    assert "no Go" in without_go.why_not()
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    neither = what_can_run()
+    assert not neither.vm
+    assert "not root" in neither.why_not()

@@ -1,0 +1,27 @@
+"""The charts and their renderings are one: what users apply without helm is what helm would install."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from .bed.deploy import render_chart
+from .bed.host import Ability
+from .bed.pins import Pins
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("chart", "rendering"),
+    [("dra-driver-cpu", "install.yaml"), ("dra-driver-cpumem", "install-cpumem.yaml")],
+)
+def test_the_rendering_is_what_the_chart_renders(
+    ability: Ability, pins: Pins, chart: str, rendering: str
+) -> None:
+    if not ability.cluster:
+        pytest.skip(f"helm is built with Go: {ability.why_not()}")
+    written = list(yaml.safe_load_all((REPOSITORY / "deploy" / rendering).read_text()))
+    assert written == render_chart(pins, chart, "kube-system", {})

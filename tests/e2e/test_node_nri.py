@@ -1,0 +1,453 @@
+"""Node tier: our NRI plugin and CDI writer with a real containerd and a real kernel.
+
+The plugin runs here and reaches the guest's NRI socket through the bed; the CDI files are written
+in the guest, by our writer, under the eyes of containerd's watcher.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grpclib.exceptions import GRPCError
+
+from drakit.wire.nri.handler import Disconnect, Handler, Refusal, RuntimeInfo
+from drakit.wire.nri.options import PluginOptions
+from drakit.wire.nri.plugin import NriPlugin
+from drakit.wire.nri.values import Adjustment, Container, Pod, Resources, State, Update
+from tests.e2e.bed.cri import Cri, cri_of
+from tests.e2e.bed.deploy import PACKAGES_IN_GUEST, install_packages
+from tests.e2e.bed.node import Node
+
+KIND = "dra.cpu/claim"
+UID = "3f0c1a52-8f5e-4c7a-9f5e-0a1b2c3d4e5f"
+_WRITE = f"""
+import sys
+sys.path.insert(0, {PACKAGES_IN_GUEST!r})
+from drakit.wire.cdi.directory import CdiDirectory
+from drakit.wire.cdi.spec import Edits, claim_spec
+directory = CdiDirectory("/var/run/cdi", kind)
+spec = claim_spec(kind, uid, {{name: Edits(env=tuple(env)) for name, env in requests.items()}})
+directory.write(uid, spec)
+result = list(spec.qualified_names())
+"""
+_REMOVE = f"""
+import sys
+sys.path.insert(0, {PACKAGES_IN_GUEST!r})
+from drakit.wire.cdi.directory import CdiDirectory
+result = CdiDirectory("/var/run/cdi", kind).remove(uid)
+"""
+
+
+class Pinner(Handler):
+    """Answers by the container's name and remembers everything."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Adjustment] = {}
+        self.update_answers: dict[str, Resources] = {}
+        self.on_synchronize: dict[str, Resources] = {}
+        self.hanging: set[str] = set()
+        self.refused: dict[str, str] = {}
+        self.events: list[tuple[str, str]] = []
+        self.seen: dict[str, Container] = {}
+        self.synchronised: list[list[Container]] = []
+        self.runtimes: list[RuntimeInfo] = []
+        self.ends: list[Disconnect] = []
+
+    def connected(self, runtime: RuntimeInfo) -> None:
+        self.runtimes.append(runtime)
+
+    def disconnected(self, end: Disconnect) -> None:
+        self.ends.append(end)
+
+    async def synchronize(
+        self, pods: Sequence[Pod], containers: Sequence[Container]
+    ) -> Sequence[Update]:
+        self.synchronised.append(list(containers))
+        return [
+            Update(container_id=each.id, resources=self.on_synchronize[each.name])
+            for each in containers
+            if each.name in self.on_synchronize
+        ]
+
+    async def create(self, pod: Pod, container: Container) -> Adjustment:
+        self.events.append(("create", container.name))
+        self.seen[container.id] = container
+        if container.name in self.hanging:
+            await asyncio.get_running_loop().create_future()
+        if container.name in self.refused:
+            raise Refusal(self.refused[container.name])
+        return self.answers.get(container.name, Adjustment())
+
+    async def update(
+        self, pod: Pod, container: Container, resources: Resources
+    ) -> Sequence[Update]:
+        self.events.append(("update", container.name))
+        wanted = self.update_answers.get(container.name)
+        return [Update(container_id=container.id, resources=wanted)] if wanted else ()
+
+    async def stop(self, pod: Pod, container: Container) -> Sequence[Update]:
+        self.events.append(("stop", container.name))
+        return ()
+
+    async def starting(self, pod: Pod, container: Container) -> None:
+        self.events.append(("starting", container.name))
+
+    async def started(self, pod: Pod, container: Container) -> None:
+        self.events.append(("started", container.name))
+
+    async def removed(self, pod: Pod, container: Container) -> None:
+        self.events.append(("removed", container.name))
+
+
+class Station:
+    """Our plugin in a thread, reaching the guest's runtime; may be stopped and started."""
+
+    def __init__(self, socket_path: str, handler: Handler) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._options = PluginOptions(name="bed", index="50", socket_path=socket_path)
+        self._handler = handler
+        self.plugin: NriPlugin
+        self._task: asyncio.Task[None]
+
+    def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
+
+    def start(self) -> None:
+        self.plugin = NriPlugin(self._options)
+
+        async def begin() -> None:
+            self._task = asyncio.ensure_future(self.plugin.run(self._handler))
+
+        self._call(begin())
+
+    def stop(self) -> None:
+        async def end() -> None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+        self._call(end())
+
+    def push(self, updates: Sequence[Update]) -> None:
+        self._call(self.plugin.push(updates))
+
+    def close(self) -> None:
+        self.stop()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@pytest.fixture
+def cri(runtime: Node) -> Iterator[Cri]:
+    """The runtime's CRI; what a test leaves is removed."""
+    with cri_of(runtime) as client:
+        yield client
+
+
+@pytest.fixture
+def pinner() -> Pinner:
+    return Pinner()
+
+
+@pytest.fixture
+def station(runtime: Node, pinner: Pinner) -> Iterator[Station]:
+    """Our plugin, synchronised with the guest's containerd."""
+    with runtime.forward("/var/run/nri/nri.sock") as path:
+        made = Station(str(path), pinner)
+        made.start()
+        try:
+            wait_until("our plugin is synchronised", lambda: pinner.synchronised, runtime)
+            yield made
+        finally:
+            made.close()
+
+
+@pytest.fixture(scope="module")
+def writer(runtime: Node, packages: Path) -> Node:
+    """The guest, with drakit installed, so that it can write CDI files itself."""
+    install_packages(runtime, packages)
+    return runtime
+
+
+def wait_until(why: str, condition: Callable[[], object], runtime: Node) -> None:
+    runtime.wait(why, lambda: bool(condition()))
+
+
+def cpus(text: str) -> Adjustment:
+    return Adjustment(resources=Resources(cpus=text))
+
+
+def test_the_runtime_says_what_it_can_do(station: Station, pinner: Pinner) -> None:
+    (info,) = pinner.runtimes
+    assert info.name == "containerd"
+    assert info.nri >= (0, 12, 1)
+    assert info.features.unsolicited_updates
+    assert info.features.reports_cdi_devices
+    assert info.request_timeout >= 1
+
+
+def test_a_container_is_pinned_from_its_first_instant_and_told_of_to_its_end(
+    runtime: Node, cri: Cri, station: Station, pinner: Pinner
+) -> None:
+    pinner.answers["main"] = Adjustment(resources=Resources(cpus="2-3", mems="0"))
+    pod = cri.run_pod()
+    container = cri.run_container(pod)
+    assert runtime.effective_cpus(container) == {2, 3}
+    assert runtime.effective_mems(container) == {0}
+    (pid,) = runtime.pids(container)
+    assert runtime.allowed_cpus(pid) == {2, 3}
+    status, text = cri.exec(container, "grep", "Cpus_allowed_list", "/proc/self/status")
+    assert (status, text.split()[-1]) == (0, "2-3")
+    cri.stop(container)
+    cri.remove(container)
+    wait_until("the removal is told", lambda: ("removed", "main") in pinner.events, runtime)
+    kinds = [kind for kind, name in pinner.events if name == "main"]
+    assert kinds == ["create", "starting", "started", "stop", "removed"]
+
+
+def test_cdi_devices_of_our_writer_resolve_and_name_the_claim(
+    writer: Node, cri: Cri, station: Station, pinner: Pinner
+) -> None:
+    (device,) = writer.python(
+        _WRITE, kind=KIND, uid=UID, requests={"cpus": [f"DRA_CPUSET_{UID}=2-3"]}
+    )
+    pod = cri.run_pod()
+    container = create_when_noticed(writer, lambda: cri.run_container(pod, devices=[device]))
+    # Not through a shell: shells drop variables whose names hold a "-", as UIDs do.
+    assert f"DRA_CPUSET_{UID}=2-3" in cri.exec(container, "env")[1].splitlines()
+    told = pinner.seen[container]
+    assert told.cdi_devices == (device,)
+    assert told.variable(f"DRA_CPUSET_{UID}") == "2-3"
+    assert writer.python(_REMOVE, kind=KIND, uid=UID) is True
+    with pytest.raises(GRPCError, match="unresolvable"):
+        fail_when_noticed(writer, lambda: cri.create(pod, "again", devices=[device]))
+    assert cri.state(container) == "CONTAINER_RUNNING"
+
+
+def create_when_noticed(node: Node, create: Callable[[], str]) -> str:
+    """The runtime refreshes its CDI cache a moment after the file is there."""
+
+    def attempt() -> str:
+        try:
+            return create()
+        except GRPCError as problem:
+            if "unresolvable" not in str(problem):
+                raise
+            return ""
+
+    made: str = node.wait("the runtime noticed the CDI file", attempt)
+    return made
+
+
+def fail_when_noticed(node: Node, create: Callable[[], str]) -> None:
+    problem: list[GRPCError] = []
+
+    def attempt() -> bool:
+        try:
+            create()
+        except GRPCError as caught:
+            problem.append(caught)
+        return bool(problem)
+
+    node.wait("the runtime noticed that the CDI file is gone", attempt)
+    raise problem[0]
+
+
+def test_a_claim_written_again_and_again_is_always_the_latest(
+    writer: Node, cri: Cri, station: Station
+) -> None:
+    pod = cri.run_pod()
+    for number in range(5):
+        (device,) = writer.python(
+            _WRITE, kind=KIND, uid=UID, requests={"cpus": [f"GENERATION={number}"]}
+        )
+
+        def run(number: int = number, device: str = device) -> str:
+            container = cri.create(pod, f"c{number}", devices=[device])
+            env = cri_env(station, container)
+            if env != str(number):
+                cri.remove(container)
+                return ""
+            return container
+
+        create_when_noticed(writer, run)
+    writer.python(_REMOVE, kind=KIND, uid=UID)
+
+
+def cri_env(station: Station, container: str) -> str | None:
+    handler = station._handler
+    assert isinstance(handler, Pinner)
+    return handler.seen[container].variable("GENERATION")
+
+
+def test_a_neighbour_moves_in_the_same_answer(
+    runtime: Node, cri: Cri, station: Station, pinner: Pinner
+) -> None:
+    pod = cri.run_pod()
+    pinner.answers["shared"] = cpus("0-7")
+    shared = cri.run_container(pod, "shared")
+    away = Update(container_id=shared, resources=Resources(cpus="0-3"))
+    pinner.answers["exclusive"] = Adjustment(resources=Resources(cpus="4-7"), updates=(away,))
+    exclusive = cri.run_container(pod, "exclusive")
+    assert runtime.effective_cpus(shared) == {0, 1, 2, 3}
+    assert runtime.effective_cpus(exclusive) == {4, 5, 6, 7}
+
+
+def test_a_resize_of_somebody_else_does_not_unpin(
+    runtime: Node, cri: Cri, station: Station, pinner: Pinner
+) -> None:
+    pinner.answers["main"] = cpus("2-3")
+    container = cri.run_container(cri.run_pod())
+    pinner.update_answers["main"] = Resources(cpus="2-3")
+    cri.update(container, cpuset_cpus="0-7", cpu_shares=512)
+    assert runtime.effective_cpus(container) == {2, 3}
+    assert runtime.cgroup_file(container, "cpu.weight").strip() != "100"
+
+
+def test_updates_are_pushed_to_running_containers(
+    runtime: Node, cri: Cri, station: Station, pinner: Pinner
+) -> None:
+    pinner.answers["main"] = cpus("2-3")
+    container = cri.run_container(cri.run_pod())
+    station.push(
+        [
+            Update(container_id=container, resources=Resources(cpus="5-6")),
+            Update(container_id="gone", resources=Resources(cpus="1")),
+        ]
+    )
+    assert runtime.effective_cpus(container) == {5, 6}
+
+
+def test_a_refusal_reaches_the_kubelet_and_costs_nothing_else(
+    cri: Cri, station: Station, pinner: Pinner
+) -> None:
+    pinner.refused["bad"] = "claim default/x holds no CPUs on this node"
+    pod = cri.run_pod()
+    with pytest.raises(GRPCError, match="claim default/x holds no CPUs on this node"):
+        cri.create(pod, "bad")
+    cri.run_container(pod, "good")
+    assert pinner.ends == []
+    assert len(pinner.synchronised) == 1
+
+
+def test_a_handler_that_hangs_refuses_in_time_and_stays_connected(
+    cri: Cri, station: Station, pinner: Pinner
+) -> None:
+    pinner.hanging.add("stuck")
+    pod = cri.run_pod()
+    with pytest.raises(GRPCError, match="not decided before the runtime's deadline"):
+        cri.create(pod, "stuck")
+    cri.run_container(pod, "good")
+    assert pinner.ends == []
+
+
+def test_answers_of_any_size_arrive_and_the_longest_is_refused_not_fatal(
+    cri: Cri, station: Station, pinner: Pinner
+) -> None:
+    """A first mux frame of more than 4096 bytes would make a Go peer drop the plugin."""
+    pod = cri.run_pod()
+    for size in (3900, 4000, 4050, 4096, 4200, 60_000, 1_000_000):
+        name = f"size-{size}"
+        annotations = {
+            f"bed.test/{place}": "x" * min(50_000, size - place) for place in range(0, size, 50_000)
+        }
+        pinner.answers[name] = Adjustment(resources=Resources(cpus="1"), annotations=annotations)
+        cri.create(pod, name)
+    pinner.answers["too-long"] = Adjustment(annotations={"bed.test/long": "x" * (5 << 20)})
+    with pytest.raises(GRPCError, match="longer than ttrpc allows"):
+        cri.create(pod, "too-long")
+    assert pinner.ends == []
+
+
+def test_a_plugin_that_was_away_corrects_what_it_missed(
+    runtime: Node, cri: Cri, station: Station, pinner: Pinner
+) -> None:
+    pod = cri.run_pod()
+    station.stop()
+    missed = cri.run_container(pod, "missed")
+    assert runtime.effective_cpus(missed) == frozenset(range(8))
+    pinner.on_synchronize["missed"] = Resources(cpus="6-7")
+    station.start()
+    wait_until("it is synchronised again", lambda: len(pinner.synchronised) == 2, runtime)
+    assert [each.name for each in pinner.synchronised[1] if each.id == missed] == ["missed"]
+    wait_until(
+        "the missed container is corrected",
+        lambda: runtime.effective_cpus(missed) == {6, 7},
+        runtime,
+    )
+
+
+def test_a_restarted_containerd_is_joined_again_and_told_everything(
+    runtime: Node, cri: Cri, station: Station, pinner: Pinner
+) -> None:
+    pinner.answers["main"] = cpus("2-3")
+    container = cri.run_container(cri.run_pod())
+    for restart in (lambda: runtime.restart_service("containerd"), lambda: crash(runtime)):
+        before = len(pinner.synchronised)
+        restart()
+        wait_until("it is joined again", lambda n=before: len(pinner.synchronised) > n, runtime)
+        (known,) = [each for each in pinner.synchronised[-1] if each.id == container]
+        assert known.state is State.RUNNING
+        assert known.resources.cpus == "2-3"
+        assert runtime.effective_cpus(container) == {2, 3}
+    assert pinner.ends
+    with cri_of(runtime) as again:
+        pinner.answers["later"] = cpus("4")
+        later = again.run_container(again.run_pod(), "later")
+        assert runtime.effective_cpus(later) == {4}
+
+
+def crash(runtime: Node) -> None:
+    runtime.kill_service("containerd")
+    runtime.start_service("containerd")
+    runtime.wait_for_runtime()
+
+
+def fill(cri: Cri, pinner: Pinner, count: int) -> list[str]:
+    """*count* created containers, ten to a pod, each pinned to one CPU."""
+    made = []
+    for place in range(count):
+        if place % 10 == 0:
+            pod = cri.run_pod()
+        pinner.answers[f"c{place}"] = cpus(str(place % 8))
+        made.append(cri.create(pod, f"c{place}", environment={"PADDING": "x" * 2000}))
+    return made
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("count", [30, 200, 500])
+def test_a_full_node_is_synchronised_and_corrected_within_the_deadline(
+    runtime: Node, cri: Cri, station: Station, pinner: Pinner, count: int
+) -> None:
+    made = fill(cri, pinner, count)
+    assert pinner.ends == []
+    station.stop()
+    pinner.on_synchronize = {f"c{place}": Resources(cpus="7") for place in range(count)}
+    before = len(pinner.synchronised)
+    begin = time.monotonic()
+    station.start()
+    wait_until("it is synchronised again", lambda: len(pinner.synchronised) > before, runtime)
+    print(f"{count} containers synchronised {time.monotonic() - begin:.2f} s after the start")
+    assert {each.id for each in pinner.synchronised[-1]} >= set(made)
+    # A start that meets the updates keeps the old limits (the runtime host corrects that by the
+    # kernel's files); once events arrive, they are all applied.
+    pod = cri.run_pod()
+
+    def asked() -> bool:
+        cri.create(pod, f"probe-{len(pinner.seen)}-{time.monotonic_ns()}")
+        return any(name.startswith("probe") for _, name in pinner.events)
+
+    wait_until("events arrive", asked, runtime)
+    cri.start(made[3])
+    assert runtime.effective_cpus(made[3]) == {7}
+    assert pinner.ends == []
