@@ -171,3 +171,21 @@ def lock_holder(path: str) -> int | None:
         if len(row) >= 6 and row[1] == "FLOCK" and row[5].rpartition(":")[2] == str(inode):
             return int(row[4]) or None
     return None
+
+
+def is_held(path: str) -> bool:
+    """Whether anybody holds a lock on the file now; nobody does on a missing one.
+
+    Raises ``OSError`` when the file cannot be opened for writing.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

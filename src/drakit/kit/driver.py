@@ -122,6 +122,34 @@ class Allotment:
         """The request's name without the chosen alternative: what containers refer to."""
         return self.request.partition("/")[0]
 
+    def grant(
+        self,
+        *,
+        exclusive: dict[str, CpuSet] | None = None,
+        amounts: dict[str, int] | None = None,
+        env: dict[str, str] | None = None,
+        mounts: tuple[Mount, ...] = (),
+        device_nodes: tuple[DeviceNode, ...] = (),
+        attributes: dict[str, Attribute] | None = None,
+        data: dict[str, Any] | None = None,
+    ) -> Grant:
+        """The grant that answers this allotment; see :class:`Grant` for what a driver may add."""
+        return Grant(
+            request=self.base_request,
+            pool=self.pool,
+            device=self.device,
+            share_id=self.share_id,
+            admin_access=self.admin_access,
+            consumed_capacity=dict(self.consumed_capacity),
+            exclusive=exclusive or {},
+            amounts=amounts or {},
+            env=env or {},
+            mounts=mounts,
+            device_nodes=device_nodes,
+            attributes=attributes or {},
+            data=data or {},
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:

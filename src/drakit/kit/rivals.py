@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from drakit.core import atomicfile
+from drakit.core.filelock import is_held
 from drakit.kit.ledger import boot_id, decode
 from drakit.kit.options import HostOptions
 
@@ -51,7 +52,7 @@ def serving_without(options: HostOptions, driver: str, rivals: Sequence[str]) ->
 
 def _check(options: HostOptions, driver: str, rival: str) -> None:
     directory = options.plugin_dir(rival)
-    if _is_held(os.path.join(directory, LOCK)):
+    if is_held(os.path.join(directory, LOCK)):
         raise RivalError(
             f"the driver {rival} serves on this node and hands out the same things as {driver}: both "
             f"would give them away. Remove one of the two from this node (node selectors of their "
@@ -64,20 +65,6 @@ def _check(options: HostOptions, driver: str, rival: str) -> None:
             f"give away again. Let {rival} serve until their pods are gone (drain the node), or "
             f"restart the node; if none of their pods runs any more, remove {directory}"
         )
-
-
-def _is_held(path: str) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def _holds(path: str) -> bool:

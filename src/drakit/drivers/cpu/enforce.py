@@ -27,7 +27,7 @@ def shape(node: NodeCpus, container: Container, holdings: Holdings) -> Shape:
     keeps what it was given. A CPU that went offline is left out, as the kernel would refuse it.
     """
     for use in container.uses:
-        _check_owner(container, use)
+        check_owner(container, use, "its CPUs are exclusive to that pod")
     by_claim = {use.entry.uid: granted(use.grants) for use in container.uses}
     claimed = CpuSet.union(by_claim.values())
     if not claimed:
@@ -50,14 +50,14 @@ def shape(node: NodeCpus, container: Container, holdings: Holdings) -> Shape:
     )
 
 
-def _check_owner(container: Container, use: Use) -> None:
-    """Exclusive CPUs are one pod's: refuse a second pod that names the same claim."""
+def check_owner(container: Container, use: Use, why: str) -> None:
+    """Refuse a second pod that names the same claim, since (*why*) what it holds is one pod's."""
     exclusive = any(not grant.admin_access for grant in use.grants)
     if exclusive and use.owner_uid and use.owner_uid != container.pod_uid:
         raise Refused(
-            f"{use.entry} belongs to pod {use.owner}: its CPUs are exclusive to that pod and cannot be "
-            f"shared with pod {container.namespace}/{container.pod_name}; give each pod a claim of "
-            f"its own, for example by a ResourceClaimTemplate",
+            f"{use.entry} belongs to pod {use.owner}: {why} and cannot be shared with pod "
+            f"{container.namespace}/{container.pod_name}; give each pod a claim of its own, for "
+            f"example by a ResourceClaimTemplate",
             reason="foreign-claim",
         )
 

@@ -211,13 +211,7 @@ class GroupedCpus:
         self, claim: Claim, allotment: Allotment, cpus: CpuSet, request_cpus: CpuSet
     ) -> Grant:
         group = self._group(claim, allotment)
-        return Grant(
-            request=allotment.base_request,
-            pool=allotment.pool,
-            device=allotment.device,
-            share_id=allotment.share_id,
-            admin_access=allotment.admin_access,
-            consumed_capacity=dict(allotment.consumed_capacity),
+        return allotment.grant(
             exclusive={KIND: cpus},
             env=environment(claim.uid, request_cpus),
             attributes=self._attributes(group)

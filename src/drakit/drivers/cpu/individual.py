@@ -199,13 +199,7 @@ class IndividualCpus:
             )
 
     def _grant(self, claim: Claim, allotment: Allotment, cpu: Cpu, request_cpus: CpuSet) -> Grant:
-        return Grant(
-            request=allotment.base_request,
-            pool=allotment.pool,
-            device=allotment.device,
-            share_id=allotment.share_id,
-            admin_access=allotment.admin_access,
-            consumed_capacity=dict(allotment.consumed_capacity),
+        return allotment.grant(
             exclusive={KIND: CpuSet([cpu.id])},
             env=environment(claim.uid, request_cpus),
             attributes=self._attributes(cpu),

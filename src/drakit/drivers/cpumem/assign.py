@@ -184,13 +184,7 @@ def _grant(
     inventory: Inventory, order: _Order, cpus: CpuSet, drawn: Drawn, request_cpus: CpuSet
 ) -> Grant:
     allotment = order.allotment
-    return Grant(
-        request=allotment.base_request,
-        pool=allotment.pool,
-        device=allotment.device,
-        share_id=allotment.share_id,
-        admin_access=allotment.admin_access,
-        consumed_capacity=dict(allotment.consumed_capacity),
+    return allotment.grant(
         exclusive={CPU_NUMBERS: cpus} if cpus else {},
         amounts={
             amount_key(node, kind): amount

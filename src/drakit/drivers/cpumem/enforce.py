@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from drakit.core.cpuset import CpuSet
+from drakit.drivers.cpu.enforce import check_owner
 from drakit.drivers.cpu.enforce import shape as cpu_shape
 from drakit.drivers.cpumem.desired import Desired, desired
 from drakit.drivers.cpumem.inventory import Inventory
@@ -24,7 +25,7 @@ from drakit.drivers.cpumem.qos.planner import (
     container_memory_limit,
     container_values,
 )
-from drakit.kit.driver import Container, Holdings, Refused, Shape, Use
+from drakit.kit.driver import Container, Holdings, Refused, Shape
 from drakit.machine.model import CgroupMode, Machine
 
 _RESERVATION_LIMITS: Final = (5, 7)
@@ -34,7 +35,7 @@ _RESERVATION_LIMITS: Final = (5, 7)
 def shape(inventory: Inventory, policy: Policy, container: Container, holdings: Holdings) -> Shape:
     """The container's limits. Raises :class:`Refused` if it must not run."""
     for use in container.uses:
-        _check_owner(container, use)
+        check_owner(container, use, "what it holds is that pod's alone")
     managed = inventory.config.manage_cpus
     base = cpu_shape(inventory.cpus, container, holdings) if managed else Shape()
     wanted = desired(container.uses)
@@ -51,18 +52,6 @@ def shape(inventory: Inventory, policy: Policy, container: Container, holdings: 
         unified=_files(inventory.machine, policy, container, facts),
         env={**base.env, **_variables(wanted)},
     )
-
-
-def _check_owner(container: Container, use: Use) -> None:
-    """CPUs, memory and pages are one pod's: refuse a second pod that names the same claim."""
-    own = any(not grant.admin_access for grant in use.grants)
-    if own and use.owner_uid and use.owner_uid != container.pod_uid:
-        raise Refused(
-            f"{use.entry} belongs to pod {use.owner}: what it holds is that pod's alone and cannot "
-            f"be shared with pod {container.namespace}/{container.pod_name}; give each pod a claim "
-            f"of its own, for example by a ResourceClaimTemplate",
-            reason="foreign-claim",
-        )
 
 
 def _memory_nodes(inventory: Inventory, container: Container, wanted: Desired) -> CpuSet | None:

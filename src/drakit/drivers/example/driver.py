@@ -114,12 +114,7 @@ class ExampleDriver:
             )
         parameters = _parameters(allotment)
         prefix = f"GPU_DEVICE_{index}"
-        return Grant(
-            request=allotment.base_request,
-            pool=allotment.pool,
-            device=allotment.device,
-            share_id=allotment.share_id,
-            admin_access=allotment.admin_access,
+        return allotment.grant(
             env={
                 prefix: allotment.device,
                 f"{prefix}_SHARING_STRATEGY": parameters.sharing.strategy,

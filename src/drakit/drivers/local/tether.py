@@ -15,6 +15,8 @@ import os
 import re
 from typing import Final
 
+from drakit.core.filelock import is_held
+
 _SUFFIX: Final = ".tether"
 
 
@@ -38,18 +40,9 @@ def fasten(directory: str, uid: str) -> int:
 def is_loose(directory: str, uid: str) -> bool:
     """Whether nobody holds the claim's tether (any more); a missing one is loose."""
     try:
-        descriptor = os.open(tether_path(directory, uid), os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return True
+        return not is_held(tether_path(directory, uid))
     except OSError:
         return False  # somebody else's: their process decides
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
 
 
 def cut(directory: str, uid: str) -> None:
