@@ -18,7 +18,7 @@ from .pins import Pins
 from .progress import run_step, say
 
 # Mounts that debootstrap makes in the new root disappear with this namespace.
-_IN_OWN_NAMESPACE = ("unshare", "--mount", "--propagation", "private", "--")
+IN_OWN_NAMESPACE = ("unshare", "--mount", "--propagation", "private", "--")
 # The guest's process 1: everything that changes often is on the payload disk.
 _FIRST_PROGRAM = """#!/bin/sh
 mkdir -p /bed /bed-node
@@ -67,7 +67,7 @@ def _debootstrap(title: str, release: str, packages: Sequence[str], root: Path, 
     what = [f"--include={','.join(packages)}", release, str(root), _mirror()]
     run_step(
         title,
-        [*_IN_OWN_NAMESPACE, *command, *what],
+        [*IN_OWN_NAMESPACE, *command, *what],
         log=log,
         env={**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"},
     )
@@ -78,7 +78,7 @@ def _debootstrap(title: str, release: str, packages: Sequence[str], root: Path, 
 
 @dataclass(frozen=True)
 class Qemu(Artefact):
-    """A root file system with QEMU in it, entered by chroot: ``root/``, ``packages.txt``."""
+    """A root file system with QEMU in it: ``root/``, ``packages.txt``."""
 
     release: str
     packages: tuple[str, ...]
@@ -94,12 +94,22 @@ class Qemu(Artefact):
         return {"release": self.release, "packages": self.packages, "revision": 1}
 
     def build(self, directory: Path, log: Path) -> None:
-        """Bootstrap the file system and make the place where a run's directory is mounted."""
+        """Bootstrap the file system."""
         _debootstrap(
             f"QEMU of {self.release}", self.release, self.packages, directory / "root", log
         )
-        (directory / "root" / "run-directory").mkdir()
-        (directory / "root" / "bed").mkdir()
+
+    def program(self, name: str) -> list[str]:
+        """The words that run a program of this system outside of it, by its own loader."""
+        system = self.get() / "root"
+        libraries = system / "usr/lib/x86_64-linux-gnu"
+        loader = [str(libraries / "ld-linux-x86-64.so.2"), "--library-path", str(libraries)]
+        return [*loader, str(system / "usr/bin" / name)]
+
+    def firmware(self) -> list[str]:
+        """Where the emulator finds its BIOS: it would look beside its loader."""
+        share = self.get() / "root/usr/share"
+        return ["-L", str(share / "qemu"), "-L", str(share / "seabios")]
 
 
 @dataclass(frozen=True)

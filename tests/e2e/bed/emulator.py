@@ -1,4 +1,8 @@
-"""One emulated machine: QEMU in a chroot inside a mount namespace of its own."""
+"""One emulated machine.
+
+QEMU is Debian's, from a root file system of its own, and runs under that system's own loader and
+libraries: no chroot and no mount, so it needs no privilege and leaves nothing to undo.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,12 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from .cache import cache_root
 from .debian import guest_system, qemu
 from .pins import Pins
 from .processes import Child, ProcessDiedError, Run
 from .shapes import Shape
 from .waiting import wait_for
 
-# The mounts vanish with the namespace, the namespace with the process; nothing to undo.
-_ENTER = """
-mount --bind "$1" "$2/bed" && mount -t proc proc "$2/proc" && root=$2 && shift 2 &&
-exec chroot "$root" "$@"
-"""
 _AGENT_PORT_IN_GUEST = 2222
 _KUBELET_PORT_IN_GUEST = 10250
 _FATAL = re.compile(r"Kernel panic|Oops: |BUG: unable to handle|general protection fault")
@@ -76,7 +74,7 @@ class Emulator:
         if self._child is not None and self._child.alive():
             raise RuntimeError(f"{self.name} is already running")
         self._console_seen = self.console.stat().st_size if self.console.exists() else 0
-        self._child = self._run.start(f"{self.name}.qemu", self._chrooted(*self._command()))
+        self._child = self._run.start(f"{self.name}.qemu", self._command())
 
     def cut_power(self) -> None:
         """End the machine at once, as a power failure does."""
@@ -117,14 +115,10 @@ class Emulator:
             file.seek(self._console_seen)
             return file.read().decode(errors="replace")
 
-    def _chrooted(self, *command: str) -> list[str]:
-        enter = ["unshare", "--mount", "--propagation", "private", "--", "sh", "-c", _ENTER]
-        return [*enter, "sh", str(cache_root()), str(qemu(self._pins).get() / "root"), *command]
-
     def _make_overlay(self) -> None:
-        base = _inside(guest_system(self._pins).get() / "disk.img")
-        create = ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", base]
-        subprocess.run(self._chrooted(*create, _inside(self._overlay)), check=True)
+        base = guest_system(self._pins).get() / "disk.img"
+        create = ["create", "-q", "-f", "qcow2", "-F", "raw", "-b", str(base), str(self._overlay)]
+        subprocess.run([*qemu(self._pins).program("qemu-img"), *create], check=True)
 
     def _command(self) -> list[str]:
         system = guest_system(self._pins).get()
@@ -134,13 +128,15 @@ class Emulator:
             "root=/dev/vda rw console=ttyS0 net.ifnames=0 quiet mitigations=off panic=-1 "
             f"init=/sbin/bed-init {self._shape.kernel_arguments()}"
         )
-        words = ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "Skylake-Server-v1"]
+        emulator = qemu(self._pins)
+        words = [*emulator.program("qemu-system-x86_64"), *emulator.firmware()]
+        words += ["-accel", "tcg,thread=multi", "-cpu", "Skylake-Server-v1"]
         words += [*self._shape.qemu_arguments(), *self._network.qemu_arguments()]
         words += ["-nodefaults", "-display", "none", "-no-reboot", "-device", "virtio-rng-pci"]
         # Append, so that the console of an earlier start is kept for the post-mortem.
-        words += ["-chardev", f"file,id=console,path={_inside(self.console)},append=on"]
+        words += ["-chardev", f"file,id=console,path={_word(self.console)},append=on"]
         words += ["-serial", "chardev:console"]
-        words += ["-kernel", _inside(system / "vmlinuz"), "-initrd", _inside(system / "initrd.img")]
+        words += ["-kernel", str(system / "vmlinuz"), "-initrd", str(system / "initrd.img")]
         words += ["-append", kernel]
         words += _disk(self._overlay, "qcow2", "cache=unsafe")
         for disk in self._disks:
@@ -149,9 +145,9 @@ class Emulator:
 
 
 def _disk(path: Path, form: str, option: str) -> list[str]:
-    return ["-drive", f"file={_inside(path)},if=virtio,format={form},{option}"]
+    return ["-drive", f"file={_word(path)},if=virtio,format={form},{option}"]
 
 
-def _inside(path: Path) -> str:
-    """The path as the chroot sees it: the whole cache, runs included, is mounted on /bed."""
-    return f"/bed/{path.relative_to(cache_root())}"
+def _word(path: Path) -> str:
+    """A path as a part of an option, where a comma would end it."""
+    return str(path).replace(",", ",,")

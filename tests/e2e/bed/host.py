@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import subprocess
 
-from .pins import Pins
+from .debian import IN_OWN_NAMESPACE, guest_system, qemu
+from .pins import Pins, load_pins
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,19 +34,33 @@ class Ability:
 
 
 def what_can_run() -> Ability:
-    """Look at this machine: user, Go, Debian tools."""
+    """Look at this machine: user, rights, Go, Debian tools."""
     missing = []
     vm = os.geteuid() == 0
     if not vm:
         missing.append(
-            "not root: no VM can be started (debootstrap, chroot), so neither node nor cluster tier"
+            "not root: no VM can be built (debootstrap, chroot), so neither node nor cluster tier"
         )
     elif shutil.which("apt-get") is None:
         vm = False
         missing.append("no apt-get: the guest and QEMU come from a Debian archive")
+    elif refusal := _refusal_to_bootstrap():
+        vm = False
+        missing.append(f"root without its rights: no VM can be built: {refusal}")
     go = shutil.which("go") is not None
     if not go:
         missing.append(
             "no Go: Kubernetes, etcd and containerd 2 cannot be built, so no cluster tier"
         )
     return Ability(vm, go, tuple(missing))
+
+
+def _refusal_to_bootstrap() -> str:
+    """Why the guest could not be bootstrapped here, if it still must be: as root of a sandbox."""
+    pins = load_pins()
+    if qemu(pins).is_built() and guest_system(pins).is_built():
+        return ""
+    tried = subprocess.run(
+        [*IN_OWN_NAMESPACE, "chroot", "/", "true"], capture_output=True, text=True, check=False
+    )
+    return tried.stderr.strip()
