@@ -63,6 +63,8 @@ DROPPED = (
 )
 PLATFORMS = {"x86_64": ("amd64", "x86_64-linux-gnu"), "aarch64": ("arm64", "aarch64-linux-gnu")}
 SITE = "opt/drakit"
+LISTS_LAST = 24 * 3600.0
+"""Seconds for which the archive's package lists are not asked for again."""
 EPOCH = int(os.environ.get("SOURCE_DATE_EPOCH", "1767225600"))  # 2026-01-01
 
 
@@ -74,11 +76,15 @@ def say(text: str) -> None:
 STARTED = time.monotonic()
 
 
+class CommandError(RuntimeError):
+    """A command failed; the message has what it said."""
+
+
 def run(command: list[str], **options: object) -> str:
-    """Run a command and return its output; its error output is shown when it fails."""
+    """Run a command and return its output. Raises :class:`CommandError`."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
     if done.returncode:
-        raise SystemExit(f"{' '.join(command[:4])} … failed:\n{done.stdout}{done.stderr}")
+        raise CommandError(f"{' '.join(command[:4])} … failed:\n{done.stdout}{done.stderr}")
     output: str = done.stdout
     return output
 
@@ -118,9 +124,25 @@ def download_packages(cache: Path, architecture: str) -> list[Path]:
         "APT::Sandbox::User=root",
     ]
     apt = ["apt-get", *(word for option in options for word in ("-o", option))]
+    read = cache / "lists-read"
+    if time.time() - (read.stat().st_mtime if read.exists() else 0) < LISTS_LAST:
+        try:
+            return fetch(apt, cache / "downloads")
+        except CommandError as error:  # superseded since: the lists are read anew
+            say(str(error))
     say(f"Debian {RELEASE}: package lists")
-    run([*apt, "update"])
-    downloads = cache / "downloads"
+    try:
+        run([*apt, "update", "--error-on=any"])
+        read.touch()
+    except CommandError as error:
+        if not read.exists():
+            raise
+        say(f"{error}\nthe archive is away: taking what was there at the last time")
+    return fetch(apt, cache / "downloads")
+
+
+def fetch(apt: list[str], downloads: Path) -> list[Path]:
+    """Download what is not there yet of PACKAGES, as the lists know them."""
     downloads.mkdir(exist_ok=True)
     say(f"Debian {RELEASE}: {len(PACKAGES)} packages")
     uris = run([*apt, "download", "--print-uris", *PACKAGES]).splitlines()
@@ -201,7 +223,8 @@ def install_wheels(root: Path, machine: str, wheel: Path) -> None:
     say("wheels of requirements.lock")
     run([*pip, *target, "--require-hashes", "-r", str(ROOT / "requirements.lock")])
     say(f"drakit {wheel.name}")
-    run([*pip, *target, str(wheel)])
+    # By name, not by path: pip would write the path of the scratch directory into the image.
+    run([*pip, *target, "--no-index", "--find-links", str(wheel.parent), "drakit"])
     for extra in ("bin", *[p.name for p in site.glob("*.so.*")]):
         shutil.rmtree(site / extra, ignore_errors=True)
 
@@ -248,16 +271,18 @@ def compile_bytecode(root: Path, triplet: str) -> None:
     say("bytecode")
     libraries = f"{root}/usr/lib/{triplet}"
     loader = next(Path(libraries).glob("ld-linux-*.so*"))
-    python = [str(loader), "--library-path", libraries, f"{root}/usr/bin/python{PYTHON}", "-sE"]
-    environment = {"PYTHONHOME": f"{root}/usr", "PATH": os.environ["PATH"]}
+    python = [str(loader), "--library-path", libraries, f"{root}/usr/bin/python{PYTHON}", "-s"]
+    # The compiler's own imports would be written with the scratch directory's path, and the order of
+    # sets in the bytecode is that of their hashes: neither may differ from build to build.
+    fixed = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
+    environment = {"PYTHONHOME": f"{root}/usr", "PATH": os.environ["PATH"], **fixed}
     for directory, shown in (
         (f"{root}/usr/lib/python{PYTHON}", f"/usr/lib/python{PYTHON}"),
         (f"{root}/{SITE}", f"/{SITE}"),
     ):
         run(
             [
-                *python[:3],
-                python[3],
+                *python,
                 "-m",
                 "compileall",
                 "-q",
@@ -408,4 +433,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except CommandError as error:
+        sys.exit(str(error))
