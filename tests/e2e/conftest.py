@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from tests.e2e.bed.emulator import EmulatorDiedError
 from tests.e2e.bed.host import Ability, what_can_run
 from tests.e2e.bed.node import Node
 from tests.e2e.bed.pins import REPOSITORY, Pins, load_pins
-from tests.e2e.bed.processes import Run
+from tests.e2e.bed.processes import ProcessDiedError, Run
 from tests.e2e.bed.shapes import Shape, load_shapes
 
 ARTIFACTS = REPOSITORY / "build" / "e2e-artifacts"
@@ -75,16 +76,27 @@ def shapes() -> dict[str, Shape]:
     return load_shapes()
 
 
+@contextmanager
+def making() -> Iterator[None]:
+    """A bed that cannot be made says as little about the driver as one that died."""
+    try:
+        yield
+    except (ProcessDiedError, TimeoutError, OSError) as error:
+        raise EmulatorDiedError(f"the bed could not be made: {error}") from error
+
+
 @pytest.fixture(scope="session")
 def cluster(ability: Ability, pins: Pins, shapes: dict[str, Shape]) -> Iterator[Cluster]:
     """The cluster tier: a control plane and one ``smt2`` node, for the whole session."""
     if not ability.cluster:
         pytest.skip(f"no cluster tier on this machine: {ability.why_not()}")
     with Run.begin() as run:
-        made = Cluster(run, pins)
+        with making():
+            made = Cluster(run, pins)
         _beds.append(made)
         try:
-            made.add_node("node-1", shapes["smt2"])
+            with making():
+                made.add_node("node-1", shapes["smt2"])
             yield made
         finally:
             _beds.remove(made)
@@ -99,8 +111,9 @@ def runtime(ability: Ability, pins: Pins, shapes: dict[str, Shape]) -> Iterator[
         made = Node(run, pins, "runtime-1", shapes["smt2"], None)
         _beds.append(made)
         try:
-            made.power_on()
-            made.wait_for_runtime()
+            with making():
+                made.power_on()
+                made.wait_for_runtime()
             yield made
         finally:
             _beds.remove(made)
@@ -167,13 +180,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
-    """Run a test; when it failed because the emulator died, say so and repeat it once."""
+    """Run a test; when it failed because its bed died or was never made, say so and repeat it once."""
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     reports = runtestprotocol(item, nextitem=nextitem, log=False)
     death = item.stash.get(_DEATH, "")
     if death:
         _repeated.append(f"{item.nodeid}: {death.splitlines()[0]}")
-        _say(item.config, f"\nTHE EMULATOR DIED during {item.nodeid}: {death}")
+        _say(item.config, f"\nTHE BED DIED during {item.nodeid}: {death}")
         _say(item.config, "the bed is thrown away; this test is repeated once on a new one")
         # Ends the session's fixtures too: the repetition makes a new bed.
         item.session._setupstate.teardown_exact(None)
@@ -206,4 +219,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for line in what_can_run().missing:
         terminalreporter.write_line(f"NOT RUN HERE: {line}", yellow=True)
     for line in _repeated:
-        terminalreporter.write_line(f"REPEATED after the emulator died: {line}", yellow=True)
+        terminalreporter.write_line(f"REPEATED after the bed died: {line}", yellow=True)
