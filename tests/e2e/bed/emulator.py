@@ -124,9 +124,11 @@ class Emulator:
         system = guest_system(self._pins).get()
         # mitigations=off: page-table isolation is very slow under emulation. A panic reboots,
         # and a reboot ends QEMU (-no-reboot), so a dead guest never looks like a slow one.
+        # maxcpus=1: a device that is mapped while another CPU touches its interrupt controller now
+        # and then kills QEMU 10 (iotlb_to_section asserts); the guest's init starts the others.
         kernel = (
             "root=/dev/vda rw console=ttyS0 net.ifnames=0 quiet mitigations=off panic=-1 "
-            f"init=/sbin/bed-init {self._shape.kernel_arguments()}"
+            f"maxcpus=1 init=/sbin/bed-init {self._shape.kernel_arguments()}"
         )
         emulator = qemu(self._pins)
         words = [*emulator.program("qemu-system-x86_64"), *emulator.firmware()]
