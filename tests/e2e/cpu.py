@@ -11,9 +11,13 @@ from tests.e2e.bed.node import Node
 
 CLASS = "dra.cpu"
 CAPACITY = "dra.cpu/cpu"
-# Wakes up often, wherever the kernel lets it, and leaves the emulator time for the rest: one
-# loop without a pause takes a core of the machine under the machine.
-BUSY = "while :; do i=0; while [ $i -lt 300 ]; do i=$((i+1)); done; sleep 0.1; done"
+# Wakes up often, wherever the kernel lets it, and leaves the emulator time for the rest: one loop
+# without a pause takes a core of the machine under the machine, and a pause that is a process of its
+# own (``sleep``) four times as much as this one.
+BUSY = (
+    "mkfifo /pause; exec 3<>/pause; "
+    "while :; do i=0; while [ $i -lt 100 ]; do i=$((i+1)); done; read -t 0.2 x <&3; done"
+)
 
 
 def on_numa_node(number: int) -> str:

@@ -19,8 +19,8 @@ SLICE = ("resource.k8s.io/v1", "ResourceSlice")
 
 @pytest.fixture(scope="module")
 def driver(cluster: Cluster, cpu_driver: ChartDriver) -> ChartDriver:
-    """The driver in its default mode, as the files before this one left it."""
-    cpu_driver.deploy(driverConfig={"reservedCPUs": "0"})
+    """The driver as the file before this one left it; its rights are the same in every mode."""
+    cpu_driver.deploy(driverConfig={"cpuDeviceMode": "individual", "reservedCPUs": "0"})
     return cpu_driver
 
 
