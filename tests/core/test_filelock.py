@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from drakit.core.filelock import FileLock, LockTimeoutError, lock_holder
+from drakit.core.filelock import FileLock, LockTimeoutError, is_held, lock_holder
 
 HOLD = """
 import sys
@@ -157,6 +157,15 @@ def test_a_removed_lock_file_does_not_make_two_holders(path):
 def test_no_directory_is_an_error_that_names_the_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"missing/serialize.lock"):
         FileLock(str(tmp_path / "missing" / "serialize.lock")).acquire()
+
+
+def test_one_who_only_looks_sees_holders_and_takes_nothing(path):
+    assert not is_held(path)
+    assert not os.path.exists(path)
+    with FileLock(path):
+        assert is_held(path)
+    assert not is_held(path)
+    assert FileLock(path).try_acquire()
 
 
 def test_no_descriptor_is_leaked(path):
