@@ -32,6 +32,33 @@ signal.pause()
 """
 
 
+# Tests whose machine dies under the first of them, and then again while its fixture tidies up.
+_HOOKS = """
+from tests.e2e.conftest import (
+    pytest_runtest_makereport, pytest_runtest_protocol, pytest_terminal_summary
+)
+"""
+_DYING = """
+import pytest
+from tests.e2e.bed.emulator import EmulatorDiedError
+made = []
+
+@pytest.fixture(scope="module")
+def bed():
+    made.append("a machine")
+    yield len(made)
+    if len(made) == 1:
+        raise OSError("nobody answers")
+
+def test_first(bed):
+    if bed == 1:
+        raise EmulatorDiedError("the machine is gone")
+
+def test_second(bed):
+    assert bed == 2
+"""
+
+
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of the test's own."""
@@ -120,6 +147,24 @@ def test_a_wait_that_takes_too_long_says_what_was_seen() -> None:
 
     with pytest.raises(TimeoutError, match="for a pod; last seen: the pod is Pending"):
         wait_for("a pod", never, limit=0, pause=0)
+
+
+def test_a_test_whose_machine_died_is_repeated_visibly_on_a_new_one(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(_HOOKS)
+    (tmp_path / "test_dying.py").write_text(_DYING)
+    (tmp_path / "pytest.ini").write_text("[pytest]")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "THE BED DIED during test_dying.py::test_first: the machine is gone" in done.stdout
+    assert "tidying up on it failed: OSError('nobody answers')" in done.stdout
+    assert "REPEATED after the bed died: test_dying.py::test_first" in done.stdout
+    assert "2 passed" in done.stdout
+    assert done.returncode == 0
 
 
 def test_only_pinned_versions_can_be_selected() -> None:
