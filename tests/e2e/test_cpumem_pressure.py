@@ -94,6 +94,7 @@ def test_the_driver_yields_to_a_kubelet_that_protects_memory_itself(
         # Hugepages of claims are the driver's all the same.
         assert "pages: taken\nmore: ENOMEM\n" in words
         assert "memoryReservationPolicy is TieredReservation" in cpumem_driver.log(node)
+        cluster.wait_for_event("default", "MemoryQoSYielded", about=node.name, limit=90)
         metrics = cpumem_driver.get(node, "/metrics")
         owner = re.search(
             r'memory_file_owner\{[^}]*"protection"[^}]*"kubelet"[^}]*\} (\S+)', metrics

@@ -28,7 +28,11 @@
 {{- end -}}
 {{- end -}}
 {{- define "driver.rules" -}}
-{{- if eq (toString .Values.driverConfig.memoryQoS) "all" -}}
+# To say on the Node what the kubelet does itself.
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create]
+{{- if eq (toString .Values.driverConfig.memoryQoS) "all" }}
 # What pods request is in their specs only; the runtime knows limits.
 - apiGroups: [""]
   resources: [pods]

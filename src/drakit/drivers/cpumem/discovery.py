@@ -19,7 +19,8 @@ from drakit.drivers.cpumem.hugepages.settings import PoolKey, doubts
 from drakit.drivers.cpumem.inventory import PagesOfNodes
 from drakit.drivers.cpumem.kinds import DRIVER
 from drakit.drivers.cpumem.others import held_by_others
-from drakit.drivers.cpumem.qos.ownership import KubeletFiles, OwnershipReader
+from drakit.drivers.cpumem.qos.events import OwnershipEvents
+from drakit.drivers.cpumem.qos.ownership import KubeletFiles, Ownership, OwnershipReader
 from drakit.drivers.cpumem.qos.planner import Policy
 from drakit.drivers.cpumem.qos.podspec import ApiPodSpecs
 from drakit.drivers.cpumem.qos.steward import qos_steward
@@ -71,10 +72,17 @@ class Discovery:
         pools = configured_pools(config, withheld_pages)
         self._unestablished = pools
         record = os.path.join(config.plugin_dir(DRIVER), "qos.json")
-        specs = ApiPodSpecs(
-            lambda: Client(find_cluster(kubeconfig=config.kubeconfig or None)), node
-        )
-        return Stewards(pools, qos_steward(config.cgroup_root, record, policy_of, specs))
+
+        def connect() -> Client:
+            return Client(find_cluster(kubeconfig=config.kubeconfig or None))
+
+        specs = ApiPodSpecs(connect, node)
+        qos = qos_steward(config.cgroup_root, record, policy_of, specs)
+        return Stewards(pools, qos, OwnershipEvents(connect, node, self._ownership))
+
+    def _ownership(self) -> Ownership:
+        """As it was last looked at."""
+        return Ownership() if self._kubelet is None else self._kubelet.ownership
 
     def _policy(self, config: CpuMemConfig, machine: Machine) -> Policy:
         """The settings' policy, less what the kubelet does by its own configuration."""

@@ -64,6 +64,7 @@ TAINT_RULES: Final = Resource(
 )
 NODES: Final = Resource("", "v1", "nodes", "Node", objects.Node, namespaced=False)
 PODS: Final[Resource[dict[str, Any]]] = Resource("", "v1", "pods", "Pod", dict)
+EVENTS: Final[Resource[dict[str, Any]]] = Resource("", "v1", "events", "Event", dict)
 ACCESS_REVIEWS: Final[Resource[dict[str, Any]]] = Resource(
     "authorization.k8s.io",
     "v1",
