@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,7 @@ from drakit.testing.kubelet import PrepareError
 from drakit.testing.node import SimulatedNode
 from drakit.testing.releases import CONTAINERD_1_7, CONTAINERD_2_4, Release
 from drakit.testing.runtime import RuntimeFailure
+from drakit.wire.nri.values import Update
 
 ALL = CpuSet.range(0, 8)
 
@@ -230,6 +231,56 @@ async def test_two_instances_hand_over() -> None:
             await node.kubelet.registered("pairs.example.org", instances=1)
             await node.delete_pod(running)
             await eventually(lambda: shared.containers["main"].cpus == "0-7", "grown back")
+
+
+async def test_a_claim_is_prepared_when_others_have_left_its_cpus(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also an older update, which gives the CPUs to others, has been carried out by then."""
+    async with world() as node, serving(node) as host:
+        shared = (await node.run_pod("shared", {"main": []})).containers["main"]
+        node.allocate("old", [pair(1)], consumers=["p"])
+        running = await node.run_pod("p", {"main": ["old"]})
+        reached, go = asyncio.Event(), asyncio.Event()
+        push = host.runtime.plugin.push
+
+        async def slow(updates: Sequence[Update]) -> None:
+            reached.set()
+            await go.wait()  # as if the runtime held its lock
+            await push(updates)
+
+        monkeypatch.setattr(host.runtime.plugin, "push", slow)
+        await node.delete_pod(running)
+        await reached.wait()  # the update that gives all CPUs back is on its way
+        node.allocate("new", [pair(1)], consumers=["q"])
+        starting = asyncio.create_task(node.run_pod("q", {"main": ["new"]}))
+        await eventually(
+            lambda: [entry.name for entry in host.ledger.holdings] == ["new"], "assigned"
+        )
+        await asyncio.sleep(0.2)
+        assert not starting.done()
+        assert "q" not in {pod.name for pod in node.runtime.pods.values()}
+        go.set()
+        pinned = (await starting).containers["main"]
+        assert (pinned.cpus, shared.cpus) == ("2-3", "0-1,4-7")
+
+
+async def test_a_runtime_that_hangs_does_not_keep_claims_from_being_prepared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world() as node, serving(node) as host:
+        await node.run_pod("shared", {"main": []})
+        monkeypatch.setattr("drakit.kit.host._IN_LINE_SECONDS", 0.01)
+        go = asyncio.Event()
+
+        async def hang(updates: Sequence[Update]) -> None:
+            await go.wait()
+
+        monkeypatch.setattr(host.runtime.plugin, "push", hang)
+        node.allocate("c", [pair(1)], consumers=["p"])
+        running = await node.run_pod("p", {"main": ["c"]})
+        assert running.containers["main"].cpus == "2-3"
+        go.set()
 
 
 async def test_a_refusal_reaches_the_pod_in_words() -> None:

@@ -123,6 +123,10 @@ class World:
         with contextlib.suppress(asyncio.CancelledError):
             await self.task
 
+    def cpuset_file(self, container: FakeContainer) -> Path:
+        """What the kernel has of a container's CPUs."""
+        return self.directory / "cgroup" / container.value.cgroups_path.strip("/") / "cpuset.cpus"
+
     def exclusive_is_exclusive(self) -> bool:
         """No running container may use a CPU that is somebody else's."""
         owners: dict[int, str] = {}
@@ -474,6 +478,41 @@ async def test_a_push_that_was_overtaken_by_an_answer_is_put_right(
         assert pinned.cpus == "2-3"
         assert shared.cpus == "0-1,4-7"
         assert it.exclusive_is_exclusive()
+
+
+async def test_nobody_is_left_on_the_cpus_of_a_container_that_starts(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runtime said yes to an update and has not made it: the kernel is asked before the start."""
+    async with world(directory, CONTAINERD_2_4) as it:
+        shared = await it.runtime.run((await it.runtime.run_pod("web")).id, "app")
+        other = await it.runtime.run((await it.runtime.run_pod("other")).id, "app")
+        files = {each: it.cpuset_file(each) for each in (shared, other)}
+
+        async def yes(updates: Sequence[Update]) -> None:
+            """The runtime is in no hurry."""
+
+        monkeypatch.setattr(it.host.plugin, "push", yes)
+        devices = await it.prepare("a", "2-3")
+        await it.host.ledger_changed()
+        assert [files[each].read_text().strip() for each in files] == ["0-7", "0-7"]
+        pod = await it.runtime.run_pod("db", uid=POD)
+        pinned = await it.runtime.create(pod.id, "main", cdi_devices=devices)
+        assert pinned.cpus == "2-3"
+        await it.runtime.start(pinned.id)
+        assert [files[each].read_text().strip() for each in files] == ["0-1,4-7", "0-1,4-7"]
+
+
+async def test_a_container_that_was_being_created_leaves_what_was_claimed_meanwhile(
+    directory: Path,
+) -> None:
+    async with world(directory, CONTAINERD_2_2) as it:  # takes no pushed updates
+        pod = await it.runtime.run_pod("web")
+        shared = await it.runtime.create(pod.id, "app")
+        assert shared.cpus == "0-7"
+        await it.prepare("a", "2-3")
+        await it.runtime.start(shared.id)
+        assert it.cpuset_file(shared).read_text().strip() == "0-1,4-7"
 
 
 async def test_a_failed_push_is_tried_again(directory: Path) -> None:

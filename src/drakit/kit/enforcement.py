@@ -169,6 +169,18 @@ class Enforcer:
             return ()
         return self._uses(self._parts(known.pod, known.reported), known.pod)
 
+    def exclusive_cpus(self, container_id: str) -> CpuSet:
+        """The CPUs that are a container's by its claims; none if it has none or is in conflict."""
+        known = self.containers.get(container_id)
+        if known is None:
+            return CpuSet()
+        try:
+            uses = self._uses(self._parts(known.pod, known.reported), known.pod)
+            shape = self.shape_of(known)
+        except Refused:
+            return CpuSet()
+        return (shape.cpus or CpuSet()) if uses else CpuSet()
+
     def stopped(self, container_id: str) -> list[Update]:
         """A container ended; returns what others must change (and carries what was waiting)."""
         known = self.containers.pop(container_id, None)

@@ -43,6 +43,8 @@ _LOG = logging.getLogger(__name__)
 
 DriverGauges = Callable[[Driver, Holdings], Iterable[Gauge]]
 _OTHER_INSTANCE_SECONDS: Final = 2.0
+_IN_LINE_SECONDS: Final = 10.0
+"""How long an answer to the kubelet may wait for the runtime; the kubelet waits 45 seconds."""
 _SOCKET_CHECK_SECONDS: Final = 10.0
 _SHUTDOWN_SECONDS: Final = 5.0
 _TEND_SECONDS: Final = 10.0
@@ -91,6 +93,7 @@ class Host:
             metadata=MetadataFiles(self._plugin_dir, name),
             changed=self._ledger_changed,
             provide=self.tending.provide if self.tending is not None else None,
+            in_line=self._in_line,
             metrics=self.metrics,
         )
         self.plugin = KubeletPlugin(
@@ -185,10 +188,11 @@ class Host:
         _LOG.info("stopping: %s", signal.Signals(number).name)
         self.stop()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -216,6 +220,17 @@ class Host:
         self._spawn(self.runtime.ledger_changed())
         if self.tending is not None:
             self._spawn(self.tending.now())
+
+    async def _in_line(self) -> None:
+        """Wait until containers have left what was assigned; in vain only if the runtime hangs.
+
+        An update that was pushed before the assignment may still wait in the runtime. It would be
+        applied after the claim's container was created, and give others the CPUs back.
+        """
+        task = self._spawn(self.runtime.ledger_changed())
+        _done, late = await asyncio.wait({task}, timeout=_IN_LINE_SECONDS)
+        if late:
+            _LOG.warning("the runtime has not updated containers in %g s", _IN_LINE_SECONDS)
 
     async def _notice_other_instance(self) -> None:
         """Another instance may prepare or unprepare on the same ledger: follow within seconds."""

@@ -74,7 +74,8 @@ class Preparer:
     *driver* and *offer* are asked anew for every claim: both change when the machine does. *offer*
     has its pools named. *changed* hears the new holdings after every change, still under the
     ledger's lock, so that what other containers look like can follow. *provide* is awaited before a
-    claim is written down, also for a repeat, and may refuse it.
+    claim is written down, also for a repeat, and may refuse it. *in_line* is awaited before the
+    kubelet is answered: until other containers have followed, as far as that is in our hands.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Preparer:
         metadata: MetadataFiles | None = None,
         changed: Callable[[Holdings], None] | None = None,
         provide: Callable[[Entry, Holdings], Awaitable[None]] | None = None,
+        in_line: Callable[[], Awaitable[None]] | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         self._driver = driver
@@ -98,6 +100,7 @@ class Preparer:
         self._metadata = metadata
         self._changed = changed
         self._provide = provide
+        self._in_line = in_line
         self._metrics = metrics
         self._tombstones = Tombstones(os.path.join(ledger.directory, ".tombstones"), ledger.boot)
         # In front of the lock between processes, which is polled: here one waits one's turn.
@@ -133,6 +136,8 @@ class Preparer:
                     )
                 entry = await self._settle(transaction, wanted, claim.uid)
                 devices = self._derive(entry)
+            if self._in_line is not None:  # without the lock: the runtime's events need the ledger
+                await self._in_line()
             _LOG.info("prepared: %s", ", ".join(d.device for d in devices))
         return devices
 

@@ -282,12 +282,14 @@ class RuntimeHost(Handler):
         return await self._timed("stop", work(), pod, container)
 
     async def starting(self, pod: Pod, container: Container) -> None:
-        """The last moment to refuse a container whose creation was missed."""
+        """The last moment to refuse a container whose creation was missed, and to make room."""
 
         async def work() -> None:
-            if not self.enforcer.started(pod, container):
-                return
+            missed = self.enforcer.started(pod, container)
             self._ledger.refresh()
+            self._make_room(container.id)
+            if not missed:
+                return
             self._metrics.drift.labels("missed-create").inc()
             unheeded = await self._vouching(lambda: self.enforcer.unheeded_claims(container.id))
             runtime = self.plugin.runtime
@@ -338,6 +340,28 @@ class RuntimeHost(Handler):
     def _tend_later(self) -> None:
         if self.tend is not None:
             self._spawn(self._tend())
+
+    def _make_room(self, container_id: str) -> None:
+        """Before a container runs: nobody else on its own CPUs, nor it on others', in the kernel.
+
+        All were told, but runtimes carry that out in their own time, log what failed, pass over a
+        container that they are still creating, and may apply an older update after a newer one.
+        Nothing can be pushed while an event is handled.
+        """
+        if not self._options.cgroup_root:
+            return
+        tree = CgroupTree(self._options.cgroup_root)
+        drifts = find_drift(self.enforcer, tree, [container_id])
+        if cpus := self.enforcer.exclusive_cpus(container_id):
+            others = [each for each in self.enforcer.containers if each != container_id]
+            drifts += [
+                drift
+                for drift in find_drift(self.enforcer, tree, others)
+                if drift.file == "cpuset.cpus" and (drift.found is None or drift.found & cpus)
+            ]
+        if drifts:
+            self._metrics.drift.labels("found").inc(len(drifts))
+            write_directly(drifts, tree, self._metrics)
 
     def _correct_later(self, container_id: str) -> None:
         self._spawn(self._correct(container_id))

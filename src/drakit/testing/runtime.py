@@ -332,11 +332,16 @@ class FakeRuntime:
         """Start a created container. Raises :class:`RuntimeFailure`."""
         container = self.containers[id_]
         async with self._roster.lock:
-            await self._roster.tell(self._about(Event.START_CONTAINER, container))
+            # As containerd does it: the task, and with it the cgroup, is there before plugins hear.
             if reason := self._impossible(container.resources):
                 raise RuntimeFailure(f"failed to create task: {reason}")
-            container.become(State.RUNNING, 20_000 + next(self._numbers))
             container.mirror()
+            try:
+                await self._roster.tell(self._about(Event.START_CONTAINER, container))
+            except RuntimeFailure:
+                container.unmirror()
+                raise
+            container.become(State.RUNNING, 20_000 + next(self._numbers))
             await self._roster.mention(self._about(Event.POST_START_CONTAINER, container))
 
     async def run(
