@@ -152,6 +152,16 @@ def test_an_empty_pool_is_refused_never_open() -> None:
         bench.enforcer.create(pod(2), container("shared", pod_number=2))
 
 
+def test_who_leaves_cpus_is_told_before_who_comes_to_own_them() -> None:
+    bench = Bench(claim("a", "2-3"))
+    owner, shared = container("owner", ("a", "r0")), container("shared", pod_number=2)
+    updates = bench.enforcer.synchronize([pod(1), pod(2)], [owner, shared])
+    assert [(each.container_id, each.resources.cpus) for each in updates] == [
+        ("id-shared", "0-1,4-15"),
+        ("id-owner", "2-3"),
+    ]
+
+
 def test_one_conflict_at_synchronize_stops_nobody() -> None:
     bench = Bench(claim("a", "2-3"))
     reported = [

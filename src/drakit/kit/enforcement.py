@@ -75,6 +75,11 @@ class Known:
     """Containers that had to change for this one, until it starts: if its creation fails, the runtime
     drops those changes, and tells us only that this one stopped."""
 
+    @property
+    def shows_claims(self) -> bool:
+        """Whether it was created with anything of a claim; whether rightly is another question."""
+        return bool(self.reported.cdi_devices or self.reported.env)
+
 
 class Enforcer:
     """Says what every container must look like, for one connection to a runtime.
@@ -216,6 +221,8 @@ class Enforcer:
             if known.told is None or not _same(after, before):
                 known.told = after
                 updates.append(Update(container_id=container_id, resources=resources))
+        # Runtimes apply them one after the other: who leaves CPUs goes before who comes to own them.
+        updates.sort(key=lambda update: self.containers[update.container_id].shows_claims)
         return [update for update in updates if update.resources != NOTHING]
 
     def untold(self, container_ids: Iterable[str]) -> None:
