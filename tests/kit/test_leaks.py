@@ -81,8 +81,10 @@ async def live_many_claims(scale):
                 tracemalloc.stop()
             assert count_files(root) == files
             assert count_descriptors() == descriptors
-            # Marks of ended claims are in the file only; what is left is noise of caches.
-            assert after - before < 40_000, f"{after - before} bytes more"
+            # Marks of ended claims are in the file only; what is left is noise of caches. Over many
+            # rounds msgspec fills its own of 512 short keys: 50 kB after 5 000 claims as after 10 000.
+            noise = 40_000 if scale == 1 else 80_000
+            assert after - before < noise, f"{after - before} bytes more"
             await plugin.close()
 
 
