@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Self, cast
 
 import pytest
@@ -51,6 +52,7 @@ class Bed:
 
     async def settle(self) -> None:
         await self.steward.settle(cast("Driver", None), (), Holdings())
+        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
 
 
 @pytest.fixture
@@ -91,6 +93,21 @@ async def test_a_server_that_is_away_is_asked_again_in_a_minute(bed: Bed) -> Non
     bed.now, bed.server.refusal = 61.0, None
     await bed.settle()
     assert len(bed.server.events) == 1
+
+
+async def test_nobody_waits_for_a_server_that_hangs(bed: Bed) -> None:
+    answer = asyncio.Event()
+
+    async def hang(*_: object, **__: object) -> None:
+        bed.server.tries += 1
+        await answer.wait()
+
+    bed.ownership, bed.server.create = YIELDS, hang  # type: ignore[method-assign]
+    for _ in range(3):
+        await bed.steward.settle(cast("Driver", None), (), Holdings())
+        await asyncio.sleep(0)
+    assert bed.server.tries == 1
+    answer.set()
 
 
 async def test_what_an_earlier_instance_told_is_not_told_again(bed: Bed) -> None:

@@ -49,12 +49,15 @@ class OwnershipEvents:
         self._clock = clock
         self._told: set[str] = set()
         self._due = -math.inf
+        self._telling: asyncio.Task[None] | None = None
 
     async def provide(self, driver: Driver, entry: Entry, holdings: Holdings) -> None:
         """Nothing: a claim changes nobody's ownership."""
 
     async def settle(self, driver: Driver, pods: Sequence[PodView], holdings: Holdings) -> None:
-        """Tell what is new. A server that is away costs two seconds a minute, and nothing else."""
+        """Tell what is new, in the background: a container that is created waits for this call."""
+        if self._telling is not None and not self._telling.done():
+            return
         found = self._ownership()
         events = [
             *(node_event(self._node, "Normal", YIELDED, words) for words in found.reasons),
@@ -62,7 +65,7 @@ class OwnershipEvents:
         ]
         new = [event for event in events if event["metadata"]["name"] not in self._told]
         if new and self._clock() >= self._due:
-            await self._tell(new)
+            self._telling = asyncio.create_task(self._tell(new))
 
     async def restore(self) -> None:
         """Nothing: the server forgets events by itself."""
