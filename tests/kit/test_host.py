@@ -257,7 +257,7 @@ async def test_a_claim_is_prepared_when_others_have_left_its_cpus(
         await eventually(
             lambda: [entry.name for entry in host.ledger.holdings] == ["new"], "assigned"
         )
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # that nothing happens can only be seen by waiting
         assert not starting.done()
         assert "q" not in {pod.name for pod in node.runtime.pods.values()}
         go.set()

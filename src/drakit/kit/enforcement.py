@@ -180,11 +180,10 @@ class Enforcer:
         if known is None:
             return CpuSet()
         try:
-            uses = self._uses(self._parts(known.pod, known.reported), known.pod)
-            shape = self.shape_of(known)
+            container = self._view(known, self._parts(known.pod, known.reported))
+            return (self._checked(container).cpus if container.uses else None) or CpuSet()
         except Refused:
             return CpuSet()
-        return (shape.cpus or CpuSet()) if uses else CpuSet()
 
     def stopped(self, container_id: str) -> list[Update]:
         """A container ended; returns what others must change (and carries what was waiting)."""
