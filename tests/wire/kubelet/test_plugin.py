@@ -58,6 +58,20 @@ async def test_service_answers_before_the_registration_socket_exists(root):
     assert not os.path.exists(plugin.service_path)
 
 
+@pytest.mark.parametrize("turns", range(8))
+async def test_told_to_stop_while_it_registers_it_leaves_nothing(root, turns):
+    plugin = plugin_at(root)
+    await plugin.start_service()
+    registering = asyncio.create_task(plugin.register())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    registering.cancel()
+    await asyncio.gather(registering, return_exceptions=True)
+    await plugin.close()
+    assert not os.path.exists(plugin.registration_path)
+    assert not os.path.exists(plugin.service_path)
+
+
 async def test_registering_without_a_service_is_refused(root):
     with pytest.raises(RuntimeError, match="start_service"):
         await plugin_at(root).register()

@@ -192,7 +192,13 @@ class KubeletPlugin:
     async def _serve(self, path: str, services: list[Service]) -> UnixServer:
         sockets.record(self.plugin_dir, path)
         server = UnixServer(sockets.bind(path), services)
-        await server.start()
+        starting = asyncio.ensure_future(server.start())
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:  # told to stop at this very moment: leave nothing behind
+            await starting
+            await server.close(0)
+            raise
         return server
 
     def _services(self) -> list[Service]:
