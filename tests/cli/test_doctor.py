@@ -57,6 +57,7 @@ def _settings(tmp_path: Path, short: Path, root: str, monkeypatch: pytest.Monkey
     return [
         f"--sysfs-root={root}",
         f"--kubelet-root-dir={short / 'kubelet'}",
+        f"--kubelet-config-dir={short / 'kubelet.conf.d'}",
         f"--cdi-dir={short / 'cdi'}",
         f"--nri-socket={short / 'nri.sock'}",
         f"--hostname-override={NODE}",
@@ -109,6 +110,20 @@ def test_the_cpu_manager_must_be_off(
     (remark,) = [r for r in of(document, "kubelet") if "cpuManagerPolicy" in r["text"]]
     assert remark["level"] == level
     assert f"cpuManagerPolicy is {policy or 'none'}" in remark["text"]
+
+
+def test_the_cpu_manager_of_a_drop_in_must_be_off_too(
+    settings: list[str], short: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (short / "kubelet.conf.d").mkdir()
+    (short / "kubelet.conf.d" / "10.conf").write_text(
+        "cpuManagerPolicy: static\nreservedSystemCPUs: '7'\n"
+    )
+    _code, document = doctor(capsys, *settings)
+    manager, reserved, *_ = of(document, "kubelet")
+    assert manager["level"] == "problem"
+    assert f"static ({short}/kubelet/config.yaml and {short}/kubelet.conf.d)" in manager["text"]
+    assert "reservedSystemCPUs is 7" in reserved["text"]
 
 
 @pytest.mark.parametrize("content", ["[1, 2]", "a: [", "\x00"])

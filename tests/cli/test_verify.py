@@ -30,6 +30,7 @@ def _arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         f"--state-dir={tmp_path / 'claims'}",
         f"--cgroup-root={tmp_path / 'cgroup'}",
         f"--kubelet-root-dir={tmp_path / 'kubelet'}",
+        f"--kubelet-config-dir={tmp_path / 'kubelet.conf.d'}",
     ]
 
 
@@ -76,6 +77,20 @@ def test_vector_13_what_the_kubelet_owns_is_not_demanded(
     files = [file["file"] for cgroup in document["cgroups"] for file in cgroup["files"]]
     assert "hugetlb.2MB.max" in files
     assert "memory.min" not in files
+
+
+def test_what_a_drop_in_gives_the_kubelet_is_not_demanded(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in (tmp_path / "cgroup").rglob("memory.min"):
+        path.write_text("0\n")
+    assert main(arguments) == 1
+    capsys.readouterr()
+    drop_in = tmp_path / "kubelet.conf.d" / "10-memory.conf"
+    drop_in.parent.mkdir()
+    drop_in.write_text("memoryReservationPolicy: TieredReservation\n")
+    assert main(arguments) == 0
+    assert "memory.min" not in capsys.readouterr().out
 
 
 def test_an_unreadable_record_is_wrong(

@@ -30,6 +30,7 @@ from drakit.drivers.cpumem.preflight import about_kubelet
 from drakit.drivers.cpumem.program import PROGRAM
 from drakit.drivers.cpumem.qos import keeping, steward
 from drakit.drivers.cpumem.qos.keeping import Keeper
+from drakit.drivers.cpumem.qos.kubeletconfig import KubeletFiles
 from drakit.drivers.cpumem.qos.planner import Plan, throttle_at
 from drakit.drivers.cpumem.qos.record import Record
 from drakit.drivers.cpumem.settings import CpuMemConfig
@@ -294,7 +295,7 @@ async def test_yielding_looks_as_the_page_shows(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(KUBELET)
     said = [
         line
-        for finding in about_kubelet(CpuMemConfig(), str(tmp_path / "config.yaml"))
+        for finding in about_kubelet(CpuMemConfig(), KubeletFiles(str(tmp_path / "config.yaml")))
         if finding.note
         for line in str(finding).splitlines()
     ]

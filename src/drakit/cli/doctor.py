@@ -21,6 +21,7 @@ from drakit.drivers.cpu.config import CpuSettings
 from drakit.drivers.cpu.node import NodeCpus
 from drakit.drivers.cpumem import preflight
 from drakit.drivers.cpumem.driver import CpuMem
+from drakit.drivers.cpumem.qos.kubeletconfig import KubeletConfigError, KubeletFiles
 from drakit.kit.selfcheck import Finding, findings
 from drakit.machine.model import CgroupMode, Machine
 
@@ -100,13 +101,13 @@ def examine(settings: DriverSettings, kubelet_config: str | None = None) -> Iter
         return
     cpus = driver.inventory.cpus if isinstance(driver, CpuMem) else driver.node
     yield from about_machine(cpus)
-    path = kubelet_config or config.kubelet_config
+    files = KubeletFiles.of(config, kubelet_config)
     if isinstance(driver, CpuMem):
-        yield from about_memory(driver, path)
+        yield from about_memory(driver, kubelet_config)
     else:
         yield about_cgroups(cpus.machine)
-        yield from about_kubelet(config, path)
-    yield from about_reserved_cpus(config, path)
+        yield about_kubelet(config, files)
+    yield from about_reserved_cpus(config, files)
     for finding in findings(lambda: driver, config, settings.node):
         yield _checked(finding, config)
 
@@ -148,46 +149,48 @@ def about_cgroups(machine: Machine) -> Remark:
     return Remark("good", "cgroups", cgroups.mode.value)
 
 
-def about_memory(driver: CpuMem, path: str) -> Iterator[Remark]:
-    """What memory and hugepages need of the kernel and of the kubelet, whose settings are at *path*."""
+def about_memory(driver: CpuMem, kubelet_config: str | None = None) -> Iterator[Remark]:
+    """What memory and hugepages need of the kernel and of the kubelet."""
     inventory = driver.inventory
     for warning in inventory.reservation.doubts(inventory.machine):
         yield Remark("note", "configuration", warning, "change the setting")
-    for finding in preflight.findings(inventory.config, path):
+    for finding in preflight.findings(inventory.config, kubelet_config):
         yield _checked(finding, inventory.config)
 
 
-def about_kubelet(config: CpuSettings, path: str) -> Iterator[Remark]:
+def about_kubelet(config: CpuSettings, files: KubeletFiles) -> Remark:
     """The kubelet's CPU manager, which must be off."""
     try:
-        settings = preflight.read_document(path)
-    except (OSError, ValueError) as problem:
-        yield Remark(
+        kubelet = files.read()
+        problem = f"there is no {files.path}"
+    except KubeletConfigError as error:
+        kubelet, problem = None, f"its configuration cannot be read: {error}"
+    if kubelet is None:
+        return Remark(
             "note",
             "kubelet",
-            f"its configuration cannot be read: {problem}",
+            problem,
             "see that cpuManagerPolicy is none; --kubelet-config says where the file is",
         )
-        return
-    policy = settings.get("cpuManagerPolicy") or "none"
+    policy = kubelet.cpu_manager_policy or "none"
     if policy == "none":
-        yield Remark("good", "kubelet", f"cpuManagerPolicy is none ({path})")
-    else:
-        state = os.path.join(os.path.normpath(config.kubelet_root_dir), "cpu_manager_state")
-        yield Remark(
-            "problem",
-            "kubelet",
-            f"cpuManagerPolicy is {policy} ({path}): it hands out the same CPUs",
-            f"drain the node, set it to none, delete {state}, restart the kubelet",
-        )
+        return Remark("good", "kubelet", f"cpuManagerPolicy is none ({files})")
+    state = os.path.join(os.path.normpath(config.kubelet_root_dir), "cpu_manager_state")
+    return Remark(
+        "problem",
+        "kubelet",
+        f"cpuManagerPolicy is {policy} ({files}): it hands out the same CPUs",
+        f"drain the node, set it to none, delete {state}, restart the kubelet",
+    )
 
 
-def about_reserved_cpus(config: CpuSettings, path: str) -> Iterator[Remark]:
+def about_reserved_cpus(config: CpuSettings, files: KubeletFiles) -> Iterator[Remark]:
     """Whether the kubelet reserves the same CPUs; nothing where its settings cannot be read."""
     try:
-        reserved = str(preflight.read_document(path).get("reservedSystemCPUs") or "")
-    except (OSError, ValueError):
+        kubelet = files.read()
+    except KubeletConfigError:
         return
+    reserved = (kubelet and kubelet.reserved_system_cpus) or ""
     if reserved and _as_set(reserved) != config.reserved:
         yield Remark(
             "note",

@@ -28,6 +28,13 @@ class HostOptions(Struct, frozen=True):
         str, setting("kubeconfig to use instead of the pod's service account")
     ] = ""
     kubelet_root_dir: Annotated[str, setting("the kubelet's --root-dir")] = "/var/lib/kubelet"
+    kubelet_config_dir: Annotated[
+        str,
+        setting(
+            "the kubelet's --config-dir, whose drop-ins are read with its configuration file; "
+            "empty: it runs without the flag"
+        ),
+    ] = ""
     nri_socket: Annotated[str, setting("socket of the container runtime's NRI")] = (
         "/var/run/nri/nri.sock"
     )

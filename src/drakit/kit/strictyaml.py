@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_DEEPEST: Final = 100
 
 
 class YamlError(ValueError):
-    """The text is no YAML, or gives a key twice; the message has line and column."""
+    """The text is no YAML, or gives a key twice; the message has the line where it is known."""
 
 
 class _StrictLoader(_Loader):  # type: ignore[misc] # the C loader has no types
@@ -29,10 +30,29 @@ class _StrictLoader(_Loader):  # type: ignore[misc] # the C loader has no types
 
 
 def load_strictly(text: str) -> Any:
-    """Read one YAML document. Raises :class:`YamlError` with the line."""
+    """Read one YAML document. Raises :class:`YamlError`, whatever the text is."""
     try:
+        _refuse_depth(text)
         return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - a SafeLoader underneath
+    except YamlError:
+        raise
     except yaml.YAMLError as problem:
         raise YamlError(" ".join(str(problem).split())) from problem
-    except RecursionError as problem:
+    except (ValueError, LookupError, AttributeError, TypeError) as problem:
+        # PyYAML takes a value for what it looks like, or its tag says, and trips over the rest of
+        # it: the 99th of a month, `!!bool perhaps`, a number of 5000 digits.
+        raise YamlError(f"a value is not what it seems to be: {problem}") from problem
+    except RecursionError as problem:  # already deep in calls ourselves
         raise YamlError("nested too deeply") from problem
+
+
+def _refuse_depth(text: str) -> None:
+    """Raise for what is nested too deeply: the loader in C would end the process, by its stack."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > _DEEPEST:
+            raise YamlError(f"line {event.start_mark.line + 1}: nested too deeply")

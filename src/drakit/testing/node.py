@@ -119,6 +119,7 @@ class SimulatedNode:
         return {
             "hostname_override": self.name,
             "kubelet_root_dir": self.kubelet_root,
+            "kubelet_config_dir": os.path.join(self.kubelet_root, "kubelet.conf.d"),
             "nri_socket": self.nri_socket,
             "cdi_dir": self.cdi_dir,
             "cgroup_root": self.cgroup_root,

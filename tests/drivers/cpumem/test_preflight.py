@@ -43,6 +43,7 @@ def config(place: Path, **settings: str) -> CpuMemConfig:
         sysfs_root=str(place),
         cgroup_root=str(place / "cgroup"),
         kubelet_root_dir=str(place / "kubelet"),
+        kubelet_config_dir=str(place / "kubelet.conf.d"),
         **settings,
     )
 
@@ -116,6 +117,18 @@ def test_what_the_kubelet_does_itself(place: Path, text: str, sign: str, said: s
     (place / "kubelet" / "config.yaml").write_text(text)
     told = [str(each) for each in look(place) if each.subject == "kubelet"]
     assert any(line.startswith(sign) and said in line for line in told), told
+
+
+def test_what_a_drop_in_makes_the_kubelet_do(place: Path) -> None:
+    drop_in = place / "kubelet.conf.d" / "10-memory.conf"
+    drop_in.parent.mkdir()
+    drop_in.write_text("memoryManagerPolicy: Static\nmemoryThrottlingFactor: 0.9\n")
+    told = [str(each) for each in look(place) if each.subject == "kubelet"]
+    assert any("[-] kubelet: memoryManagerPolicy is Static" in line for line in told), told
+    assert any("[!] kubelet: memory.high is the kubelet's" in line for line in told), told
+    drop_in.write_text("[")
+    (kubelet,) = [each for each in look(place) if each.subject == "kubelet"]
+    assert "10-memory.conf cannot be read" in kubelet.note
 
 
 def test_a_kubelet_configuration_that_is_not_there_is_a_note(place: Path) -> None:

@@ -13,6 +13,7 @@ from drakit.drivers.cpu.program import PROGRAM as CPU_PROGRAM
 from drakit.drivers.cpumem.discovery import Discovery
 from drakit.drivers.cpumem.hugepages.settings import PageCounts
 from drakit.drivers.cpumem.program import PROGRAM, main
+from drakit.drivers.cpumem.qos.planner import Knob
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.kit.configuration import settings_of
 from drakit.machine.synthetic import build
@@ -106,6 +107,14 @@ def test_discovery_says_each_doubt_once_and_remembers_what_others_held(
     said = [record.getMessage() for record in caplog.records]
     assert len([text for text in said if "reservedMemory" in text]) == 1
     assert len([text for text in said if "hugepagePools" in text]) == 1
+
+
+def test_the_driver_yields_what_a_drop_in_gives_the_kubelet(root: str, tmp_path: Path):
+    (tmp_path / "10-memory.conf").write_text("memoryReservationPolicy: TieredReservation\n")
+    config = CpuMemConfig(
+        sysfs_root=root, kubelet_root_dir=f"{root}/kubelet", kubelet_config_dir=str(tmp_path)
+    )
+    assert Discovery()(config, "node").policy.kubelets == {Knob.PROTECTION}
 
 
 def test_growth_is_offered(root: str):

@@ -20,7 +20,8 @@ from drakit.drivers.cpumem.inventory import PagesOfNodes
 from drakit.drivers.cpumem.kinds import DRIVER
 from drakit.drivers.cpumem.others import held_by_others
 from drakit.drivers.cpumem.qos.events import OwnershipEvents
-from drakit.drivers.cpumem.qos.ownership import KubeletFiles, Ownership, OwnershipReader
+from drakit.drivers.cpumem.qos.kubeletconfig import KubeletFiles
+from drakit.drivers.cpumem.qos.ownership import Ownership, OwnershipReader
 from drakit.drivers.cpumem.qos.planner import Policy
 from drakit.drivers.cpumem.qos.podspec import ApiPodSpecs
 from drakit.drivers.cpumem.qos.steward import qos_steward
@@ -43,16 +44,17 @@ class Discovery:
         self._said: set[str] = set()
         self._others: PagesOfNodes | None = None
         self._kubelet: OwnershipReader | None = None
-        self._unestablished: HugepagePools | None = None
+        self._pools: HugepagePools | None = None
+        self._established = False
 
     def __call__(self, config: CpuMemConfig, node: str) -> CpuMem:
         """The driver for the machine as it is now. Raises ``OSError``.
 
         If :meth:`steward` was called before, the configured pools get their size first.
         """
-        if self._unestablished is not None:
-            pools, self._unestablished = self._unestablished, None
-            pools.establish(_claimed_pages(_claims(config)))
+        if self._pools is not None and not self._established:
+            self._established = True
+            self._pools.establish(_claimed_pages(_claims(config)))
         machine, growth = machine_and_growth(config)
         if self._others is None:  # what was so at the start; see :mod:`.others`
             self._others = held_by_others(machine, _claims(config), config.cgroup_root)
@@ -61,6 +63,7 @@ class Discovery:
             machine,
             held_by_others=self._others,
             growth=growth,
+            possible_growth=None if self._pools is None else self._pools.believed(machine, growth),
             policy=self._policy(config, machine),
         )
         read = [f"{doubt.file}: {doubt.reason}" for doubt in machine.warnings]
@@ -70,7 +73,7 @@ class Discovery:
     def steward(self, config: CpuMemConfig, node: str) -> Steward:
         """Who keeps page pools and the cgroups of pods; for a process that serves, or uninstalls."""
         pools = configured_pools(config, withheld_pages)
-        self._unestablished = pools
+        self._pools, self._established = pools, False
         record = os.path.join(config.plugin_dir(DRIVER), "qos.json")
 
         def connect() -> Client:
@@ -102,7 +105,7 @@ class Discovery:
 def ownership_reader(config: CpuMemConfig, kubelet_config: str | None = None) -> OwnershipReader:
     """Who tells what the kubelet does itself, from *kubelet_config* or its usual place."""
     return OwnershipReader(
-        KubeletFiles(kubelet_config or config.kubelet_config),
+        KubeletFiles.of(config, kubelet_config),
         mapped=config.publish_node_allocatable_resource_mapping,
     )
 

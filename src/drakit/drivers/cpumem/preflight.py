@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 from drakit.drivers.cpumem.hugepages.settings import doubts
 from drakit.drivers.cpumem.hugepages.sizes import kernel_size_name, size_name
-from drakit.drivers.cpumem.qos.ownership import KubeletConfigError, decide, parse
+from drakit.drivers.cpumem.qos.kubeletconfig import KubeletConfigError, KubeletFiles
+from drakit.drivers.cpumem.qos.ownership import decide
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.kit.selfcheck import Finding
 from drakit.machine.discover import discover
@@ -28,7 +29,6 @@ CONTROLLERS: Final = {
 }
 _LEAST_KERNEL: Final = (5, 9)
 _ADVISED_KERNEL: Final = (5, 15)
-_LARGEST_FILE: Final = 1 << 20
 
 Magic = Callable[[str], int | None]
 
@@ -41,7 +41,7 @@ def findings(
     yield from about_cgroups(config, machine, magic or filesystem_magic)
     yield about_kernel(machine)
     yield from about_hugepages(config, machine)
-    yield from about_kubelet(config, kubelet_config or config.kubelet_config)
+    yield from about_kubelet(config, KubeletFiles.of(config, kubelet_config))
 
 
 # -- cgroups and kernel ------------------------------------------------------------------------------
@@ -212,26 +212,33 @@ def about_hugepages(config: CpuMemConfig, machine: Machine) -> Iterator[Finding]
 # -- the kubelet ---------------------------------------------------------------------------------------
 
 
-def about_kubelet(config: CpuMemConfig, path: str) -> Iterator[Finding]:
+def about_kubelet(config: CpuMemConfig, files: KubeletFiles) -> Iterator[Finding]:
     """Managers that hand out the same things, and what the driver leaves to the kubelet."""
     try:
-        document = read_document(path)
-        ownership = decide(
-            parse(document, path), mapped=config.publish_node_allocatable_resource_mapping
-        )
-    except (OSError, ValueError, KubeletConfigError) as problem:
+        kubelet = files.read()
+        problem = f"there is no {files.path}"
+    except KubeletConfigError as error:
+        kubelet, problem = None, f"its configuration cannot be read: {error}"
+    if kubelet is None:
         yield Finding(
             "kubelet",
             "",
-            note=f"its configuration cannot be read: {problem}",
+            note=problem,
             way_out="see that cpuManagerPolicy, memoryManagerPolicy and topologyManagerPolicy are "
             "none; --kubelet-config says where the file is",
         )
         return
     root = os.path.normpath(config.kubelet_root_dir)
-    yield _manager(document, "cpuManagerPolicy", "CPUs", f"{root}/cpu_manager_state")
-    yield _manager(document, "memoryManagerPolicy", "memory", f"{root}/memory_manager_state")
-    topology = str(document.get("topologyManagerPolicy") or "none")
+    yield _manager(
+        "cpuManagerPolicy", kubelet.cpu_manager_policy, "CPUs", f"{root}/cpu_manager_state"
+    )
+    yield _manager(
+        "memoryManagerPolicy",
+        kubelet.memory_manager_policy,
+        "memory",
+        f"{root}/memory_manager_state",
+    )
+    topology = kubelet.topology_manager_policy or "none"
     if topology.lower() != "none":
         yield Finding(
             "kubelet",
@@ -239,13 +246,13 @@ def about_kubelet(config: CpuMemConfig, path: str) -> Iterator[Finding]:
             note=f"topologyManagerPolicy is {topology}: claims take no part in it",
             way_out="claims are aligned by the driver; keep the policy only for other devices",
         )
+    ownership = decide(kubelet, mapped=config.publish_node_allocatable_resource_mapping)
     for reason in ownership.reasons:
         yield Finding("kubelet", "", note=reason, way_out="the driver keeps away from these files")
 
 
-def _manager(document: dict[str, Any], key: str, what: str, state: str) -> Finding:
-    policy = str(document.get(key) or "none")
-    if policy.lower() == "none":
+def _manager(key: str, policy: str | None, what: str, state: str) -> Finding:
+    if (policy or "none").lower() == "none":
         return Finding("kubelet", f"{key} is none")
     return Finding(
         "kubelet",
@@ -253,20 +260,6 @@ def _manager(document: dict[str, Any], key: str, what: str, state: str) -> Findi
         f"{key} is {policy}: it hands out the same {what}",
         f"drain the node, set it to none, delete {state}, restart the kubelet",
     )
-
-
-def read_document(path: str) -> dict[str, Any]:
-    """A YAML (hence also JSON) file that holds an object. Raises ``OSError`` or ``ValueError``."""
-    from drakit.kit.strictyaml import YamlError, load_strictly  # heavy, and rarely needed
-
-    with open(path, encoding="utf-8") as file:
-        try:
-            document = load_strictly(file.read(_LARGEST_FILE))
-        except YamlError as problem:
-            raise ValueError(f"{path} is no YAML: {problem}") from problem
-    if not isinstance(document, dict):
-        raise ValueError(f"{path} holds no settings")  # noqa: TRY004 - of the file, not of a call
-    return document
 
 
 def _words(path: str) -> set[str]:

@@ -17,42 +17,23 @@ resize; the driver answers those events and has the last word there.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-import msgspec
-
 from drakit.core.quantity import Quantity, QuantityError
+from drakit.drivers.cpumem.qos.kubeletconfig import (
+    DEFAULT_EVICTION_HARD,
+    KubeletConfig,
+    KubeletConfigError,
+    KubeletFiles,
+    parse,
+)
 from drakit.drivers.cpumem.qos.planner import Knob, Policy
 
 _TIERED: Final = "TieredReservation"
 _QOS_GATE: Final = "MemoryQoS"
 _MAPPING_GATE: Final = "DRANodeAllocatableResources"
-_DEFAULT_EVICTION: Final = 100 << 20
-
-
-class KubeletConfigError(ValueError):
-    """The kubelet's configuration cannot be read; the text says which file and why."""
-
-
-class KubeletConfig(msgspec.Struct, frozen=True, rename="camel"):
-    """What concerns memory in a ``KubeletConfiguration``."""
-
-    memory_reservation_policy: str | None = None
-    memory_throttling_factor: float | None = None
-    memory_manager_policy: str | None = None
-    feature_gates: dict[str, bool] = {}
-    kube_reserved: dict[str, str] | None = None
-    system_reserved: dict[str, str] | None = None
-    eviction_hard: dict[str, str] | None = None
-
-    def gate(self, name: str) -> bool | None:
-        """A feature gate as configured; None: its default, which depends on the release."""
-        if name in self.feature_gates:
-            return self.feature_gates[name]
-        return True if self.feature_gates.get("AllAlpha") else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +91,8 @@ def allocatable_memory(kubelet: KubeletConfig | None, total: int, hugetlb: int) 
         _bytes((reserved or {}).get("memory", "0"), total)
         for reserved in (known.kube_reserved, known.system_reserved)
     )
-    eviction = known.eviction_hard
-    kept += (
-        _DEFAULT_EVICTION
-        if eviction is None
-        else _bytes(eviction.get("memory.available", "0"), total)
-    )
+    eviction = DEFAULT_EVICTION_HARD if known.eviction_hard is None else known.eviction_hard
+    kept += _bytes(eviction.get("memory.available", "0"), total)
     return max(0, total - hugetlb - kept)
 
 
@@ -130,87 +107,6 @@ def _bytes(text: str, total: int) -> int:
 
 
 # -- reading ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class KubeletFiles:
-    """Where the kubelet's configuration is: its file, and its ``--config-dir`` if it has one."""
-
-    path: str
-    drop_in_dir: str | None = None
-
-    def stamp(self) -> tuple[object, ...]:
-        """Changes whenever a file does."""
-        return tuple((path, *_stamp(path)) for path in (self.path, *self._drop_ins()))
-
-    def _drop_ins(self) -> list[str]:
-        """The kubelet takes ``*.conf`` in the order of their names."""
-        if self.drop_in_dir is None:
-            return []
-        try:
-            names = sorted(os.listdir(self.drop_in_dir))
-        except OSError:
-            return []
-        return [os.path.join(self.drop_in_dir, name) for name in names if name.endswith(".conf")]
-
-    def read(self) -> KubeletConfig | None:
-        """The configuration; None without a file. Raises :class:`KubeletConfigError`."""
-        merged: dict[str, Any] | None = None
-        for path in (self.path, *self._drop_ins()):
-            document = _load(path)
-            if document is not None:
-                merged = document if merged is None else _merge(merged, document)
-        return None if merged is None else parse(merged, self.path)
-
-
-def parse(document: Mapping[str, Any], source: str) -> KubeletConfig:
-    """A configuration from its document. Raises :class:`KubeletConfigError`.
-
-    Takes also the answer of ``/configz``, which has the configuration under ``kubeletconfig``.
-    """
-    inner = document.get("kubeletconfig", document)
-    try:
-        return msgspec.convert(inner, KubeletConfig)
-    except msgspec.ValidationError as problem:
-        raise KubeletConfigError(
-            f"{source} is no configuration of a kubelet: {problem}"
-        ) from problem
-
-
-def _load(path: str) -> dict[str, Any] | None:
-    from drakit.kit.strictyaml import YamlError, load_strictly  # heavy; a few times in a life
-
-    try:
-        with open(path, encoding="utf-8") as file:
-            document = load_strictly(file.read())
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError, YamlError) as problem:
-        raise KubeletConfigError(f"{path} cannot be read: {problem}") from problem
-    if document is None:
-        return {}
-    if not isinstance(document, dict):
-        raise KubeletConfigError(f"{path} is no configuration of a kubelet: it is no mapping")
-    return document
-
-
-def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """A drop-in over what came before: mappings key by key, everything else whole."""
-    merged = dict(below)
-    for key, value in above.items():
-        there = merged.get(key)
-        merged[key] = (
-            _merge(there, value) if isinstance(there, dict) and isinstance(value, dict) else value
-        )
-    return merged
-
-
-def _stamp(path: str) -> tuple[int, ...]:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return ()
-    return (status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 @dataclass(slots=True)
