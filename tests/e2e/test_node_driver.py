@@ -15,7 +15,7 @@ import pytest
 from grpclib.exceptions import GRPCError
 
 from tests.e2e.bed.deploy import install_packages
-from tests.e2e.bed.drivenode import DrivenNode, driven
+from tests.e2e.bed.drivenode import ClaimRefusedError, DrivenNode, driven
 from tests.e2e.bed.node import Node
 from tests.e2e.bed.watch import role, watching
 
@@ -51,6 +51,21 @@ def the_shared_pool_shrinks_and_grows_back(node: DrivenNode) -> None:
     assert node.cpus(sharer) == EVERYTHING
     container, claim = node.owner(2, numa=0)
     assert node.cpus(sharer) == EVERYTHING - {2, 3}
+    node.end(container, claim)
+    assert node.soon(lambda: node.cpus(sharer) == EVERYTHING), "the pool did not grow back"
+
+
+def a_claim_is_kept_while_a_container_runs_on_it(node: DrivenNode) -> None:
+    sharer = node.run(node.pod())
+    container, claim = node.owner(2, numa=0)
+    try:
+        node.unprepare(claim)  # as the kubelet does once a minute for pods deleted by force
+    except ClaimRefusedError as refusal:
+        assert "still used by" in str(refusal)
+    assert not node.soon(lambda: bool(node.cpus(sharer) & {2, 3}), limit=3), (
+        "others run on its CPUs"
+    )
+    assert node.cpus(container) == {2, 3}
     node.end(container, claim)
     assert node.soon(lambda: node.cpus(sharer) == EVERYTHING), "the pool did not grow back"
 
@@ -125,6 +140,10 @@ BROKEN: dict[str, tuple[Promise, str]] = {
     "pins_the_wrong_cpu": (claimed_cpus_are_where_the_container_runs, "not the CPUs of its claim"),
     "pins_all_to_the_same_cpus": (no_cpu_is_owned_twice, "together with"),
     "forgets_to_grow": (the_shared_pool_shrinks_and_grows_back, "did not grow back"),
+    "gives_back_too_early": (
+        a_claim_is_kept_while_a_container_runs_on_it,
+        "others run on its CPUs",
+    ),
     "loses_state": (a_prepared_claim_survives_a_crash, "was forgotten"),
     "trusts_the_environment": (a_forged_environment_gives_nothing, "has the owner's CPUs"),
     "lets_pods_share": (a_second_pod_is_refused_the_claim_of_another, "a second pod runs"),

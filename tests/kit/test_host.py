@@ -30,7 +30,8 @@ from drakit.kit.driver import (
 )
 from drakit.kit.host import Host
 from drakit.kit.options import HostOptions
-from drakit.testing.kubelet import PrepareError
+from drakit.testing.kubelet import Pod as FakePod
+from drakit.testing.kubelet import PodClaim, PrepareError, Use
 from drakit.testing.node import SimulatedNode
 from drakit.testing.releases import CONTAINERD_1_7, CONTAINERD_2_4, Release
 from drakit.testing.runtime import RuntimeFailure
@@ -361,3 +362,74 @@ async def test_the_toy_driver_of_the_docs_serves(tmp_path: Path) -> None:
             _, log = await program.communicate()
         assert program.returncode == 0, log.decode()
         assert b"stopped" in log
+
+
+# -- claims that end before their containers ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("release", [CONTAINERD_2_4, CONTAINERD_1_7], ids=str)
+async def test_a_claim_is_not_given_back_while_a_container_runs_on_it(release: Release) -> None:
+    async with world(release) as node, serving(node) as host:
+        shared = await node.run_pod("shared")
+        node.allocate("c", [pair(1)], consumers=["p"])
+        running = await node.run_pod("p", {"main": ["c"]})
+        node.kubelet.forget_pod(running.uid)  # deleted by force: its containers go on
+        await node.kubelet.reconcile()
+        assert len(host.ledger.holdings) == 1
+        assert shared.containers["main"].cpus == "0-1,4-7"
+        node.allocate("d", [pair(1)], consumers=["q"])
+        with pytest.raises(PrepareError, match=r"default/c"):
+            await node.run_pod("q", {"main": ["d"]})
+        await node.runtime.stop(running.containers["main"].id)
+        await node.kubelet.reconcile()
+        assert len(host.ledger.holdings) == 0
+        await node.run_pod("later")
+        assert shared.containers["main"].cpus == "0-7"
+        assert host.metrics.refusals.labels("release", "in-use").value == 1
+
+
+async def test_a_claim_is_not_given_back_while_its_container_is_being_started() -> None:
+    async with world() as node, serving(node) as host:
+        node.allocate("c", [pair(1)], consumers=["p"])
+        wanted = {"main": (Use("c"),)}
+        pod = FakePod(name="p", claims=(PodClaim("c", "c"),), containers=wanted)
+        prepared = await node.kubelet.run_pod(pod)
+        sandbox = await node.runtime.run_pod("p", uid=pod.uid)
+        devices = prepared.cdi_devices["main"]
+        created = await node.runtime.create(sandbox.id, "main", cdi_devices=devices)
+        node.kubelet.forget_pod(pod.uid)
+        await node.kubelet.reconcile()
+        assert len(host.ledger.holdings) == 1
+        await node.runtime.start(created.id)
+        assert created.cpus == "2-3"
+        await node.kubelet.reconcile()
+        assert len(host.ledger.holdings) == 1
+        await node.runtime.remove_pod(sandbox.id)
+        await node.kubelet.reconcile()
+        assert len(host.ledger.holdings) == 0
+
+
+async def test_nobody_keeps_the_claim_of_another_by_naming_it() -> None:
+    async with world(CONTAINERD_1_7) as node, serving(node) as host:
+        claim = node.allocate("c", [pair(1)], consumers=["p"])
+        running = await node.run_pod("p", {"main": ["c"]})
+        marker = next(
+            f"{name}={value}"
+            for name, value in running.containers["main"].env.items()
+            if claim.metadata.uid in name and value == Pairs.cdi_kind
+        )
+        sandbox = await node.runtime.run_pod("thief", uid="uid-of-thief")
+        await node.runtime.create_unnoticed(sandbox.id, "main", env=[marker])
+        await node.runtime.restart()
+        await node.runtime.plugin_ready()
+        await node.delete_pod(running)
+        assert len(host.ledger.holdings) == 0
+
+
+async def test_an_end_that_was_never_told_keeps_no_claim() -> None:
+    async with world() as node, serving(node) as host:
+        node.allocate("c", [pair(1)], consumers=["p"])
+        running = await node.run_pod("p", {"main": ["c"]})
+        running.containers["main"].unmirror()  # the kernel knows better than the runtime told
+        await node.kubelet.stop_pod(running.uid)
+        assert len(host.ledger.holdings) == 0

@@ -24,6 +24,7 @@ class Diary:
 
     def __init__(self) -> None:
         self.provided: list[tuple[str, int]] = []
+        self.promised: list[tuple[str, int]] = []
         self.settled: list[tuple[dict[str, list[str]], int]] = []
         self.refuse = False
         self.broken = False
@@ -36,6 +37,12 @@ class Diary:
             raise Refused("the pool has no pages left; free some", reason="pages")
         assert entry.uid not in holdings.entries
         self.provided.append((entry.name, len(holdings)))
+
+    async def promise(self, driver: Driver, entry: Entry, holdings: Holdings) -> None:
+        if self.refuse:
+            raise Refused("the pool has no pages left; free some", reason="pages")
+        assert entry.uid not in holdings.entries
+        self.promised.append((entry.name, len(holdings)))
 
     async def settle(self, driver: Driver, pods: Sequence[PodView], holdings: Holdings) -> None:
         self.at_work += 1

@@ -101,6 +101,13 @@ class CgroupTree:
         finally:
             os.close(descriptor)
 
+    def populated(self, path: str) -> bool:
+        """Whether a container's cgroup has processes, in itself or below."""
+        if self.unified:
+            events = self.read("", path, "cgroup.events") or ""
+            return "populated 1" in events.splitlines()
+        return bool(self.read("cpuset", path, "cgroup.procs"))
+
     def cpuset(self, path: str) -> CpusetFiles | None:
         """The cpuset of a container's cgroup; None when the cgroup is not there."""
         if not os.path.isdir(self.directory("cpuset", path)):

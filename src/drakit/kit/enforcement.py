@@ -74,6 +74,8 @@ class Known:
     asked: tuple[str, ...] = ()
     """Containers that had to change for this one, until it starts: if its creation fails, the runtime
     drops those changes, and tells us only that this one stopped."""
+    ran: bool = False
+    """Whether it has been seen running: from then on an empty cgroup means that it ended."""
 
     @property
     def shows_claims(self) -> bool:
@@ -156,11 +158,33 @@ class Enforcer:
             updates.insert(0, Update(container_id=reported.id, resources=resources))
         return updates
 
-    def started(self, pod: Pod, reported: Reported) -> bool:
-        """Note a start; says whether the container was unknown: its creation was missed."""
+    def started(self, pod: Pod, reported: Reported, *, runs: bool = False) -> bool:
+        """Note a start; says whether the container was unknown: its creation was missed.
+
+        *runs* says that it has started, not that it is about to.
+        """
         missed = reported.id not in self.containers
-        self._noted(pod, reported).asked = ()
+        known = self._noted(pod, reported)
+        known.asked = ()
+        known.ran = known.ran or runs
         return missed
+
+    def users_of(self, claim_uid: str) -> list[Known]:
+        """The containers that were rightly created with a claim and have not stopped, as was told."""
+        entry = self._holdings().get(claim_uid)
+        return (
+            []
+            if entry is None
+            else [k for k in self.containers.values() if self._uses_of(k, entry)]
+        )
+
+    def _uses_of(self, known: Known, entry: Entry) -> bool:
+        kind, reported = self._driver().cdi_kind, known.reported
+        if self.trust_cdi:
+            return entry.uid in names.claims_shown(kind, reported.cdi_devices, ())
+        pair = (entry.uid, known.pod.uid)
+        shown = entry.uid in names.claims_shown(kind, (), reported.env)
+        return shown and (known.pod.uid in entry.consumers or pair in self.vouched)
 
     def unheeded_claims(self, container_id: str) -> tuple[Use, ...]:
         """The claims of a container that does not look as they demand; none when it does.
@@ -432,7 +456,8 @@ def _kept(reported: Reported) -> Reported:
 def _found(pod: Pod, reported: Reported) -> Known:
     """A container whose creation was not seen by this process."""
     wanted = _wanted_before(reported)
-    return Known(pod, _kept(reported), reported.resources, wanted)
+    runs = reported.state in (State.RUNNING, State.PAUSED)
+    return Known(pod, _kept(reported), reported.resources, wanted, ran=runs)
 
 
 def _note_of_wanted(ours: Resources, theirs: Resources) -> dict[str, str]:

@@ -23,13 +23,14 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
+from drakit.kit.binding import Binder, Promises, needs_binder
 from drakit.kit.claimsource import ApiClaimSource
-from drakit.kit.driver import Discover, Driver, Holdings, Offer
+from drakit.kit.driver import Claim, Discover, Driver, Holdings, Offer
 from drakit.kit.ledger import Ledger
 from drakit.kit.metadata import MetadataFiles
 from drakit.kit.metrics import CONTENT_TYPE, Gauge, Metrics
 from drakit.kit.options import HostOptions, listen_address
-from drakit.kit.preparer import Preparer
+from drakit.kit.preparer import Preparer, assigned
 from drakit.kit.publisher import Publisher
 from drakit.kit.runtime import RuntimeHost
 from drakit.kit.specs import ClaimSpecs
@@ -48,6 +49,8 @@ _IN_LINE_SECONDS: Final = 10.0
 _SOCKET_CHECK_SECONDS: Final = 10.0
 _SHUTDOWN_SECONDS: Final = 5.0
 _TEND_SECONDS: Final = 10.0
+_PUBLISHING_SECONDS: Final = 5.0
+"""How long a refusal waits until the slices no longer offer what cannot be had."""
 _HEALTH_HOLDS_SECONDS: Final = 60.0
 """Health is told for at least that long after the last look, else for three times the pause of looks."""
 """The kubelet rewrites its cgroups on its own time, at the latest every minute for the QoS classes."""
@@ -94,6 +97,7 @@ class Host:
             changed=self._ledger_changed,
             provide=self.tending.provide if self.tending is not None else None,
             in_line=self._in_line,
+            user_of=self.runtime.user_of,
             metrics=self.metrics,
         )
         self.plugin = KubeletPlugin(
@@ -104,6 +108,7 @@ class Host:
             on_call=self._on_call,
         )
         self.publisher = Publisher(client, driver=name, node=node, metrics=self.metrics)
+        self.binder = self._binder() if needs_binder(self.offer) else None
         self._web = WebServer(self._routes())
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] | None = None
@@ -122,6 +127,20 @@ class Host:
         self.runtime.tend = tending.before_answering
         self.metrics.add_source(steward.gauges)
         return tending
+
+    def _binder(self) -> Binder:
+        promises = Promises(
+            prepared=lambda: self.ledger.holdings,
+            make=self._promise,
+            keep_only=self.tending.keep_only if self.tending is not None else lambda uids: None,
+            refused=self._refused_to_bind,
+        )
+        return Binder(
+            self._client,
+            promises,
+            driver=self.driver.name,
+            pools=lambda: {pool.name or self._node for pool in self.offer.pools},
+        )
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -151,6 +170,8 @@ class Host:
         self._report_health()
         self._spawn(self.runtime.run(os.path.join(self._plugin_dir, "nri.lock")))
         self._spawn(self.publisher.run())
+        if self.binder is not None:
+            self._spawn(self.binder.run())
         if self.tending is not None:
             self._spawn(self._every(_TEND_SECONDS, self.tending.now))
         self._spawn(self._register_when_true())
@@ -232,6 +253,21 @@ class Host:
         if late:
             _LOG.warning("the runtime has not updated containers in %g s", _IN_LINE_SECONDS)
 
+    async def _promise(self, claim: Claim) -> None:
+        """Make sure that a claim could be prepared here. Raises ``Refused``, or ``OSError``."""
+        holdings = self.ledger.holdings
+        owed = self.tending.owed(holdings, claim.uid) if self.tending is not None else holdings
+        entry = assigned(self.driver, claim, owed, self.ledger.boot)
+        if self.tending is not None:
+            await self.tending.promise(entry)
+
+    async def _refused_to_bind(self) -> None:
+        """Offer what there really is first: the scheduler chooses again at once."""
+        await self._once(self.rediscover)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PUBLISHING_SECONDS):
+                await self.publisher.published.wait()
+
     async def _notice_other_instance(self) -> None:
         """Another instance may prepare or unprepare on the same ledger: follow within seconds."""
         while True:
@@ -304,10 +340,12 @@ class Host:
     def conditions(self) -> dict[str, str | None]:
         """What readiness consists of: each with None, or what is missing."""
         registered = self.plugin.registered.is_set()
+        binding = {} if self.binder is None else {"binding": self.binder.problem}
         return {
             "runtime": self.runtime.problem,
             "kubelet": None if registered else self.plugin.state.error or "not registered yet",
             "slices": self.publisher.problem,
+            **binding,
         }
 
     def _routes(self) -> dict[str, Callable[[], Page]]:

@@ -76,6 +76,7 @@ class Preparer:
     ledger's lock, so that what other containers look like can follow. *provide* is awaited before a
     claim is written down, also for a repeat, and may refuse it. *in_line* is awaited before the
     kubelet is answered: until other containers have followed, as far as that is in our hands.
+    *user_of* names a container that still uses a claim (by UID), if there is one.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Preparer:
         changed: Callable[[Holdings], None] | None = None,
         provide: Callable[[Entry, Holdings], Awaitable[None]] | None = None,
         in_line: Callable[[], Awaitable[None]] | None = None,
+        user_of: Callable[[str], str | None] = lambda uid: None,
         metrics: Metrics | None = None,
     ) -> None:
         self._driver = driver
@@ -101,6 +103,7 @@ class Preparer:
         self._changed = changed
         self._provide = provide
         self._in_line = in_line
+        self._user_of = user_of
         self._metrics = metrics
         self._tombstones = Tombstones(os.path.join(ledger.directory, ".tombstones"), ledger.boot)
         # In front of the lock between processes, which is polled: here one waits one's turn.
@@ -142,9 +145,20 @@ class Preparer:
         return devices
 
     async def unprepare(self, claim: ClaimRef) -> None:
-        """See :class:`drakit.wire.kubelet.DraHandler`. Local state only."""
+        """See :class:`drakit.wire.kubelet.DraHandler`. Local state only.
+
+        Refused while a container of the claim has not ended. Every minute the kubelet unprepares the
+        claims of pods that are not there any more, also of one that was deleted by force and whose
+        containers run, or are just being started (seen with 1.37.1). It comes again.
+        """
         with self._answering("unprepare", claim):
             async with self._turn, self._ledger.transaction() as transaction:
+                if user := self._user_of(claim.uid):
+                    raise Refused(
+                        f"claim {claim} is still used by {user}, which has not ended; "
+                        f"it is given back when that has",
+                        reason="in-use",
+                    )
                 self._tombstones.mark(claim.uid)
                 entry = transaction.holdings.get(claim.uid)
                 self._cdi.remove(claim.uid)
@@ -167,7 +181,8 @@ class Preparer:
             result = "success"
         except (Refused, ClaimSourceError, LockTimeoutError) as reason:
             if isinstance(reason, Refused) and self._metrics is not None:
-                self._metrics.refusals.labels("assign", reason.reason).inc()
+                part = "assign" if verb == "prepare" else "release"
+                self._metrics.refusals.labels(part, reason.reason).inc()
             raise ClaimError(str(reason)) from reason
         except OSError as problem:
             raise ClaimError(f"cannot {verb} claim {claim} on this node: {problem}") from problem
@@ -214,7 +229,7 @@ class Preparer:
         else:
             if entry is not None:
                 self._release_if_rebooted(transaction, entry)
-            wanted_entry = self._assign(transaction, wanted)
+            wanted_entry = assigned(self._driver(), wanted, transaction.holdings, self._ledger.boot)
         if self._provide is not None:
             await self._provide(wanted_entry, _others(transaction.holdings, uid))
         if entry is None or not _same_record(entry, wanted_entry):
@@ -222,18 +237,6 @@ class Preparer:
             self._tell(transaction)
             return wanted_entry
         return entry
-
-    def _assign(self, transaction: Transaction, claim: Claim) -> Entry:
-        assignment = self._driver().assign(claim, transaction.holdings)
-        asked = [(a.base_request, a.pool, a.device, a.share_id) for a in claim.allotments]
-        given = [(g.request, g.pool, g.device, g.share_id) for g in assignment.grants]
-        if asked != given:
-            raise Refused(
-                f"the driver answered for {given} where {asked} was allocated to {claim}; "
-                f"this is a defect of the driver",
-                reason="defect",
-            )
-        return entry_of(claim, assignment.grants, self._ledger.boot)
 
     def _release_if_rebooted(self, transaction: Transaction, entry: Entry) -> None:
         """A claim that was allocated anew while its old devices are still written down here.
@@ -269,6 +272,20 @@ class Preparer:
     def _tell(self, transaction: Transaction) -> None:
         if self._changed is not None:
             self._changed(transaction.holdings)
+
+
+def assigned(driver: Driver, claim: Claim, holdings: Holdings, boot: str) -> Entry:
+    """What *driver* gives the claim beside *holdings*. Raises :class:`Refused`."""
+    assignment = driver.assign(claim, holdings)
+    asked = [(a.base_request, a.pool, a.device, a.share_id) for a in claim.allotments]
+    given = [(g.request, g.pool, g.device, g.share_id) for g in assignment.grants]
+    if asked != given:
+        raise Refused(
+            f"the driver answered for {given} where {asked} was allocated to {claim}; "
+            f"this is a defect of the driver",
+            reason="defect",
+        )
+    return entry_of(claim, assignment.grants, boot)
 
 
 def _instruments(metrics: Metrics, verb: str) -> tuple[Counter, Histogram]:

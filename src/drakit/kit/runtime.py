@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from drakit.core.cpuset import CpuSet
 from drakit.core.filelock import FileLock
 from drakit.kit import names
-from drakit.kit.cgroups import CgroupTree
+from drakit.kit.cgroups import CgroupTree, relative_path
 from drakit.kit.driver import Driver, Refused
 from drakit.kit.enforcement import Enforcer, ForeignClaimError
 from drakit.kit.ledger import Ledger
@@ -144,6 +144,20 @@ class RuntimeHost(Handler):
         async with self._pushing:
             while await self._push_once():
                 pass
+
+    def user_of(self, claim_uid: str) -> str | None:
+        """A container that has not ended and was created with a claim, in words; None without one.
+
+        A standing-by instance knows of none.
+        """
+        tree = CgroupTree(self._options.cgroup_root) if self._options.cgroup_root else None
+        for known in self.enforcer.users_of(claim_uid):
+            path = relative_path(known.reported.cgroups_path)
+            # Its end may not have been told yet, or never was.
+            ended = known.ran and tree is not None and path and not tree.populated(path)
+            if not ended:
+                return f"{known.reported} of {known.pod}"
+        return None
 
     async def verify(self, container_ids: Sequence[str] | None = None) -> None:
         """Compare cgroups with intent, of those containers or of all, and put right what differs."""
@@ -311,7 +325,7 @@ class RuntimeHost(Handler):
         comes at the same moment (seen with 2.4.2 while it synchronised), and reports the new ones.
         """
         self._metrics.contact("runtime")
-        self.enforcer.started(pod, container)
+        self.enforcer.started(pod, container, runs=True)
         asyncio.get_running_loop().call_soon(self._correct_later, container.id)
 
     async def removed(self, pod: Pod, container: Container) -> None:

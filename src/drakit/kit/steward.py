@@ -48,6 +48,15 @@ class Steward(Protocol):
         """
         ...
 
+    async def promise(self, driver: Driver, entry: Entry, holdings: Holdings) -> None:
+        """Make sure that the node could provide for *entry* now; before a pod is bound to the node.
+
+        Asked only where devices have binding conditions. From then on *entry* is among the holdings
+        of all other calls, until it is provided for or its allocation is gone. Raises
+        :class:`~drakit.kit.driver.Refused` when the node could not: the pod goes elsewhere.
+        """
+        ...
+
     async def settle(self, driver: Driver, pods: Sequence[PodView], holdings: Holdings) -> None:
         """Bring the node in line: after each change of pods or holdings, and every so often."""
         ...
@@ -71,6 +80,11 @@ class Stewards:
         """See :class:`Steward`; the first refusal counts."""
         for steward in self._stewards:
             await steward.provide(driver, entry, holdings)
+
+    async def promise(self, driver: Driver, entry: Entry, holdings: Holdings) -> None:
+        """See :class:`Steward`; the first refusal counts."""
+        for steward in self._stewards:
+            await steward.promise(driver, entry, holdings)
 
     async def settle(self, driver: Driver, pods: Sequence[PodView], holdings: Holdings) -> None:
         """See :class:`Steward`. Raises ``OSError`` with all that went wrong, after all were asked."""

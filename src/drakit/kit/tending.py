@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from drakit.kit.driver import Driver, Entry, Holdings
@@ -31,13 +31,31 @@ class Tending:
         self._holdings = holdings
         self._turn = asyncio.Lock()
         self._next: asyncio.Task[None] | None = None
+        self._promised: dict[str, Entry] = {}
         self.problem: str | None = None
         """What the last look could not put in order; None when it could."""
 
     async def provide(self, entry: Entry, holdings: Holdings) -> None:
         """See :meth:`Steward.provide`."""
         async with self._turn:
-            await self._steward.provide(self._driver(), entry, holdings)
+            await self._steward.provide(self._driver(), entry, self.owed(holdings, entry.uid))
+
+    async def promise(self, entry: Entry) -> None:
+        """See :meth:`Steward.promise`; the promise holds until :meth:`keep_only` forgets it."""
+        async with self._turn:
+            owed = self.owed(self._holdings(), entry.uid)
+            await self._steward.promise(self._driver(), entry, owed)
+            self._promised[entry.uid] = entry
+
+    def keep_only(self, uids: Collection[str]) -> None:
+        """Forget all promises but those to these claims."""
+        self._promised = {uid: entry for uid, entry in self._promised.items() if uid in uids}
+
+    def owed(self, holdings: Holdings, besides: str = "") -> Holdings:
+        """*holdings* and what was promised beyond them, both without the claim *besides*."""
+        promised = (each for uid, each in self._promised.items() if uid not in holdings.entries)
+        entries = [each for each in (*holdings, *promised) if each.uid != besides]
+        return Holdings(entries, holdings.ghosts)
 
     async def now(self) -> None:
         """Settle what is now; calls made while one is waiting for its turn share that one."""
@@ -62,7 +80,8 @@ class Tending:
         async with self._turn:
             self._next = None
             try:
-                await self._steward.settle(self._driver(), self._pods(), self._holdings())
+                owed = self.owed(self._holdings())
+                await self._steward.settle(self._driver(), self._pods(), owed)
             except OSError as problem:
                 if self.problem != str(problem):
                     _LOG.error("cannot put the node in order: %s; it is tried again", problem)

@@ -74,6 +74,7 @@ class FakeContainer:
         os.makedirs(self._directory, exist_ok=True)
         limits = self.value.resources
         files = {"cpuset.cpus": limits.cpus, "cpuset.mems": limits.mems}
+        files["cgroup.events"] = "populated 1\nfrozen 0"
         if limits.memory_limit is not None:
             files["memory.max"] = str(limits.memory_limit)
         for name, text in (*files.items(), *limits.unified.items()):

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drakit.core.objects import to_builtins
+from drakit.drivers.cpumem.driver import cpumem_driver
+from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.kit.limits import check_offer
 from drakit.machine.model import Machine
 from drakit.machine.synthetic import build, power_server
@@ -168,3 +170,43 @@ def test_the_largest_device_is_within_the_api_s_limits():
     )
     one = driver(machine, publish_node_allocatable_resource_mapping=True)
     check_offer(one.name, one.offer().named(NODE))
+
+
+GROWING = {"hugepage_growth": "0:2Mi=64"}
+
+
+def waiting(**settings: object) -> list[str]:
+    """The devices whose pods are bound only when their pages are there."""
+    devices = driver(**settings).offer().pools[0].devices
+    for device in devices:
+        conditions = (device.binding_conditions, device.binding_failure_conditions)
+        assert conditions == (
+            (("dra.cpumem/HugepagesReady",), ("dra.cpumem/HugepagesUnavailable",))
+            if device.binds_to_node
+            else ((), ())
+        )
+    return [device.name for device in devices if device.binding_conditions]
+
+
+def test_only_devices_whose_pages_grow_wait_for_them():
+    assert waiting() == []
+    assert waiting(**GROWING) == ["numa0"]
+    assert waiting(**GROWING, hugepage_binding=False) == []
+    assert waiting(hugepage_growth="*:1Gi=1") == ["numa0", "numa1", "numa2", "numa3", "numa4"]
+    assert waiting(**GROWING, group_by="socket") == ["socket0"]
+    check_offer("dra.cpumem", driver(**GROWING).offer().named(NODE))
+
+
+def test_in_the_split_layout_only_the_pages_wait():
+    (name,) = waiting(**GROWING, layout="split")
+    assert "hugepages-2mi" in name
+
+
+def test_pages_that_the_kernel_does_not_give_are_offered_neither_way():
+    config = CpuMemConfig(reserved_memory="", hugepage_growth="0:2Mi=64")
+    growth = {0: {2 << 20: 64}}
+    whole = cpumem_driver(config, SERVER, growth=growth)
+    doubted = cpumem_driver(config, SERVER, growth=growth, possible_growth={0: {2 << 20: 10}})
+    before, after = (capacities(each)["numa0"] for each in (whole, doubted))
+    assert (before["hugepages2Mi"], after["hugepages2Mi"]) == ("1152Mi", "1044Mi")
+    assert before["memory"] == after["memory"], "it comes back as pages"

@@ -6,8 +6,8 @@ from drakit.drivers.cpu import enforce
 from drakit.kit.driver import Container, Use
 
 
-def _check_owner(container: Container, use: Use) -> None:
+def _check_owner(container: Container, use: Use, why: str) -> None:
     """Nothing to object."""
 
 
-enforce._check_owner = _check_owner  # type: ignore[attr-defined]
+enforce.check_owner = _check_owner

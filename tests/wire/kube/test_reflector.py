@@ -261,3 +261,55 @@ async def test_random_trouble_always_ends_equal(scale: int) -> None:
                 await asyncio.sleep(rng.choice([0, 0, 0.002]))
             server.chance = None
             await watcher.until(watcher.equal)
+
+
+async def test_what_is_not_wanted_is_as_if_it_were_not_there() -> None:
+    async with FakeApiServer() as server, Client(server.cluster()) as client:
+        told: list[Change[ResourceSlice]] = []
+        reflector = Reflector(
+            client,
+            SLICES,
+            wanted=lambda each: each.metadata.labels.get("whose") == "ours",
+            listener=told.append,
+            backoff=Backoff(0.001, 0.01),
+        )
+        names = [
+            server.add("resourceslices", to_builtins(slice_of(WORD, "d")))["metadata"]["name"]
+            for _ in range(3)
+        ]
+        first, second, third = names
+
+        def move(name: str, whose: str) -> None:
+            server.change("resourceslices", name, {"metadata": {"labels": {"whose": whose}}})
+
+        def known() -> set[str]:
+            return {each.name for each in reflector.store.objects()}
+
+        move(first, "ours")
+        task = asyncio.create_task(reflector.run())
+        try:
+            async with asyncio.timeout(60):
+                await reflector.synced.wait()
+                assert known() == {first}
+                move(second, "ours")
+                while known() != {first, second}:
+                    await asyncio.sleep(0.002)
+                move(first, "theirs")
+                server.remove("resourceslices", third)
+                while known() != {second}:
+                    await asyncio.sleep(0.002)
+                server.compact()
+                server.end_watches()
+                move(third_again(server), "ours")
+                while len(known()) != 2:
+                    await asyncio.sleep(0.002)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        gone = [change.before.name for change in told if change.before and not change.after]
+        assert gone == [first], "gone like a deleted one; others were never there"
+
+
+def third_again(server: FakeApiServer) -> str:
+    name: str = server.add("resourceslices", to_builtins(slice_of(WORD, "d")))["metadata"]["name"]
+    return name

@@ -60,15 +60,17 @@ def cpumem_driver(
     *,
     held_by_others: PagesOfNodes | None = None,
     growth: PagesOfNodes | None = None,
+    possible_growth: PagesOfNodes | None = None,
     policy: Policy | None = None,
 ) -> CpuMem:
     """The driver for a machine. Pure: never fails, ``driver.inventory.warnings`` tells doubts.
 
     *held_by_others* are hugepages in use at start that are not of our claims, *growth* those that may
-    be added on demand; both by NUMA node and page size in bytes. *policy* is what the settings say
+    be added on demand, *possible_growth* those of them that the kernel seems to have (all, if not
+    given); by NUMA node and page size in bytes. *policy* is what the settings say
     about memory protection and limits, less what the kubelet does itself.
     """
-    inventory = Inventory(machine, config, held_by_others or {}, growth or {})
+    inventory = Inventory(machine, config, held_by_others or {}, growth or {}, possible_growth)
     return CpuMem(
         inventory,
         GROUPINGS[config.group_by],

@@ -5,11 +5,12 @@ a number per node, never a list of blocks.
 
 For each node::
 
-    hugepages = pages of the pool - surplus + growth - max(reserved, held by others)
+    hugepages = pages of the pool - surplus + possible growth - max(reserved, held by others)
     memory    = MemTotal - hugetlb pools - growth - reserved
 
 *Surplus* pages vanish when they are freed, so nobody can be promised them. *Growth* are the pages that
-may yet be added on demand: they are offered as hugepages, hence not as memory.
+may yet be added on demand: they are offered as hugepages, hence not as memory. *Possible* is what of
+them the kernel is believed to have; the rest is not offered as memory either, for it may come back.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class Inventory:
     """Hugepages that were in use when the driver started, by others than its own claims."""
     growth: PagesOfNodes = field(default_factory=dict)
     """Hugepages that may still be added on demand."""
+    possible_growth: PagesOfNodes | None = None
+    """Of these the ones that the kernel is believed to give; None for all."""
 
     @cached_property
     def cpus(self) -> NodeCpus:
@@ -143,6 +146,7 @@ class Inventory:
 
     def _pages(self, node: NumaNode, pool: HugepagePool) -> int:
         """Hugepages of one size that claims may have, in bytes."""
-        growth = self.growth.get(node.id, {}).get(pool.size_bytes, 0)
+        possible = self.growth if self.possible_growth is None else self.possible_growth
+        growth = possible.get(node.id, {}).get(pool.size_bytes, 0)
         lasting = max(0, pool.total - pool.surplus)
         return pool.size_bytes * (lasting + growth - self.withheld(node.id, pool.size_bytes))

@@ -17,10 +17,12 @@ from drakit.core.objects import (
 from drakit.core.quantity import ZERO
 from drakit.drivers.cpu.node import pcie_roots
 from drakit.drivers.cpumem.inventory import Inventory
-from drakit.drivers.cpumem.kinds import DRIVER, Kind
+from drakit.drivers.cpumem.kinds import DRIVER, Kind, hugepages
 from drakit.drivers.cpumem.places import Place
 from drakit.drivers.cpumem.zones import Zone
 
+PAGES_READY: Final = f"{DRIVER}/HugepagesReady"
+PAGES_UNAVAILABLE: Final = f"{DRIVER}/HugepagesUnavailable"
 _MOST_DISTANCES: Final = 8
 """With more nodes the distances are left out: a device has 32 attributes and capacities at most."""
 
@@ -29,13 +31,32 @@ def device(inventory: Inventory, place: Place) -> Device:
     """The device that stands for a place."""
     attributes = place_attributes(inventory, place)
     attributes |= pcie_roots(inventory.cpus, place.zone.cpus, len(attributes))
+    waits = waits_for_pages(inventory, place)
     return Device(
         name=place.device,
         attributes=attributes,
         capacity={kind.key: _capacity(kind, amount) for kind, amount in place.amounts.items()},
         allow_multiple_allocations=True,
+        binds_to_node=True if waits else None,
+        binding_conditions=(PAGES_READY,) if waits else (),
+        binding_failure_conditions=(PAGES_UNAVAILABLE,) if waits else (),
         node_allocatable_resources=_mapping(inventory, place),
     )
+
+
+def waits_for_pages(inventory: Inventory, place: Place) -> bool:
+    """Whether pages of this place are added on demand, before a pod is bound to the node.
+
+    By the settings, not by what is left to add: a device does not change with every claim.
+    """
+    config = inventory.config
+    growing = {
+        hugepages(size)
+        for stock in place.zone.stocks
+        for size, pages in config.hugepages.growth.of(stock.node).items()
+        if pages
+    }
+    return config.hugepage_binding and not growing.isdisjoint(place.amounts)
 
 
 def place_attributes(inventory: Inventory, place: Place) -> dict[str, Attribute]:

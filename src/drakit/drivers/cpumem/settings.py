@@ -68,6 +68,14 @@ class CpuMemConfig(CpuSettings, frozen=True):
         str,
         setting("pages that may be added to a pool while claims need them, in the same form"),
     ] = ""
+    hugepage_binding: Annotated[
+        bool,
+        setting(
+            "add pages before a pod is bound to the node, so that it goes elsewhere if they cannot be "
+            "had (needs the gate DRADeviceBindingConditions; without it they are added when the "
+            "claim is prepared)"
+        ),
+    ] = True
     hugepage_shrink_seconds: Annotated[
         float, setting("how long added pages stay unneeded before they are given back")
     ] = 300.0

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import logging
 import random
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, Generic, TypeVar
 
 from drakit.wire.kube.backoff import Backoff
@@ -13,6 +15,7 @@ from drakit.wire.kube.client import EVERYTHING, WATCH_SECONDS, Client, Selection
 from drakit.wire.kube.errors import ApiError, Busy, Gone, KubeError, Unauthorized
 from drakit.wire.kube.resources import Resource
 from drakit.wire.kube.store import Listener, Store
+from drakit.wire.kube.watching import EventKind, WatchEvent
 
 T = TypeVar("T")
 _SHORT_WATCH: Final = 1.0
@@ -25,6 +28,8 @@ class Reflector(Generic[T]):
     """List, then watch, then watch on from where the last one ended; list again on 410.
 
     ``store`` is complete once ``synced`` is set, and stays as last known while the server is away.
+    *wanted* keeps only such objects, for what no selector of the server can say: one that is not
+    wanted any more goes away like one that was deleted.
     """
 
     def __init__(
@@ -33,6 +38,7 @@ class Reflector(Generic[T]):
         resource: Resource[T],
         selection: Selection = EVERYTHING,
         *,
+        wanted: Callable[[T], bool] | None = None,
         listener: Listener[T] | None = None,
         backoff: Backoff | None = None,
         watch_seconds: int = WATCH_SECONDS,
@@ -40,6 +46,7 @@ class Reflector(Generic[T]):
         self._client = client
         self._resource = resource
         self._selection = selection
+        self._wanted = wanted
         self._backoff = backoff or Backoff()
         self._watch_seconds = watch_seconds
         self._version = ""
@@ -72,10 +79,11 @@ class Reflector(Generic[T]):
         began = self.store.begin()
         listing = await self._client.list(self._resource, self._selection)
         self.lists += 1
+        items = [item for item in listing.items if self._wanted is None or self._wanted(item.typed)]
         if self._version:
-            self.store.merge(listing.items, listing.resource_version, began)
+            self.store.merge(items, listing.resource_version, began)
         else:
-            self.store.replace(listing.items, listing.resource_version, began)
+            self.store.replace(items, listing.resource_version, began)
             self._version = listing.resource_version
         self._succeeded()
         self.synced.set()
@@ -99,13 +107,20 @@ class Reflector(Generic[T]):
                 if not events:
                     self._backoff.reset()
                 events += 1
-                self.store.observe(event)
+                self.store.observe(self._seen(event))
                 self._version = event.object.resource_version or self._version
         if not events:
             # The server sends a bookmark every minute. A watch that told nothing at all may be one
             # from the future, as after a restore of etcd: the server is silent until it gets there.
             self._version = ""
         return events > 0 or loop.time() - began >= _SHORT_WATCH
+
+    def _seen(self, event: WatchEvent[T]) -> WatchEvent[T]:
+        """The event as the store shall take it."""
+        told = event.kind in (EventKind.ADDED, EventKind.MODIFIED)
+        if told and self._wanted is not None and not self._wanted(event.object.typed):
+            return replace(event, kind=EventKind.DELETED)
+        return event
 
     def _failed(self, error: KubeError) -> None:
         # Whatever the server itself objects to may be our version: too old (410), or

@@ -539,3 +539,43 @@ def test_a_growth_during_discovery_is_never_offered_twice(tmp_path: Path) -> Non
             now, grown = look_at_both(discover, record)
             total = now.numa_nodes[0].hugepages[0].total
             assert total + budget(settings, now, grown)[0][2 * MI] <= 50
+
+
+# -- promises ---------------------------------------------------------------------------------------
+
+
+async def test_promised_pages_are_grown_stay_and_must_be_free_when_the_pod_comes(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(str(tmp_path), kernel(), growth("0:2Mi=50", shrink_after=0))
+    wanted = claim("a", small=20)
+    await bench.pools.promise(NO_DRIVER, wanted, bench.holdings)
+    assert bench.size() == 20
+    bench.holdings = Holdings([wanted])  # what is owed
+    await bench.settle(1000)
+    assert bench.size() == 20, "not given back while it is owed"
+    bench.kernel.pools[SMALL].used = 5  # somebody without a claim was quicker
+    bench.holdings = Holdings()
+    await bench.provide(wanted)
+    assert bench.size() == 25, "twenty are free again for the pod"
+
+
+async def test_a_broken_promise_leaves_nothing_and_is_doubted_for_a_while(tmp_path: Path) -> None:
+    bench = Bench(str(tmp_path), kernel(small=10), growth("0:2Mi=50"))
+    bench.kernel.room[SMALL] = 5
+    node = replace(
+        machine(),
+        numa_nodes=tuple(
+            replace(each, hugepages=(HugepagePool(2 * MI, 10, 10), HugepagePool(GI, 0, 0)))
+            for each in machine().numa_nodes
+        ),
+    )
+    may_grow = {0: {2 * MI: 50}, 1: {2 * MI: 50}}
+    assert bench.pools.believed(node, may_grow)[0][2 * MI] == 50
+    with pytest.raises(Refused, match="asked the kernel for a pool of 40, got 15"):
+        await bench.pools.promise(NO_DRIVER, claim("a", small=40), bench.holdings)
+    assert bench.size() == 10, "what it got is given back"
+    believed = bench.pools.believed(node, may_grow)
+    assert (believed[0][2 * MI], believed[1][2 * MI]) == (5, 50)
+    bench.now += 301
+    assert bench.pools.believed(node, may_grow)[0][2 * MI] == 50, "worth another try"

@@ -43,6 +43,8 @@ _LOCK: Final = "hugepages.lock"
 _LOCK_SECONDS: Final = 10.0
 _RETRY_SECONDS: Final = 60.0
 _SHORTEST_SPARE: Final = 1.0
+_DOUBT_SECONDS: Final = 300.0
+"""How long pages that the kernel did not give are not offered: memory comes free by and by."""
 _OURS: Final[tuple[Purpose, ...]] = ("grow", "raise")
 _AMOUNT: Final = re.compile(r"numa(\d+)/hugepages(\d+[KMG]i)")
 
@@ -87,6 +89,15 @@ class Shortage:
         return f"{self.obtained} of {self.wanted} {self.key}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Doubt:
+    """The kernel was asked for more pages than it gave."""
+
+    largest: int
+    """The persistent size that the pool came to."""
+    until: float
+
+
 class HugepagePools:
     """A :class:`~drakit.kit.steward.Steward` of the node's hugepage pools.
 
@@ -118,6 +129,7 @@ class HugepagePools:
         self._shortages: dict[PoolKey, Shortage] = {}
         self._retry_at = 0.0
         self._spare_since: dict[PoolKey, float] = {}
+        self._doubts: dict[PoolKey, _Doubt] = {}
         self._nothing_ours = False
 
     # -- the steward's part ---------------------------------------------------------------------------
@@ -130,8 +142,18 @@ class HugepagePools:
         wanted = self._pages([entry])
         if wanted:
             demands = self._demands(driver, [*holdings, entry])
-            living = frozenset(holdings.entries)
+            living = frozenset(holdings.entries) | {entry.uid}
             await asyncio.to_thread(self._serve, entry, wanted, demands, living)
+
+    async def promise(self, driver: Driver, entry: Entry, holdings: Holdings) -> None:
+        """Grow the pools for a claim whose pod is not here yet; else like :meth:`provide`.
+
+        The pages are not in use before the claim is provided for, and must still be free then.
+        """
+        wanted = self._pages([entry])
+        if wanted:
+            demands = self._demands(driver, [*holdings, entry])
+            await asyncio.to_thread(self._serve, entry, wanted, demands, None)
 
     async def settle(self, driver: Driver, pods: Sequence[PodView], holdings: Holdings) -> None:
         """Retry what was short, and give back what has been spare for long enough."""
@@ -160,6 +182,32 @@ class HugepagePools:
             if allowance or share.grown:
                 yield _gauge("hugepages_growth_budget", "Pages that may be grown.", key, allowance)
                 yield _gauge("hugepages_grown", "Pages grown for claims.", key, share.grown)
+
+    def believed(
+        self, machine: Machine, growth: Mapping[int, Mapping[int, int]]
+    ) -> dict[int, dict[int, int]]:
+        """*growth* (pages that may still be added, by node and size) as far as it seems possible.
+
+        Less where the kernel did not give pages lately: a scheduler that were told of them would
+        choose them again.
+        """
+        return {
+            node.id: {
+                pool.size_bytes: self._possible(
+                    PoolKey(node.id, pool.size_bytes),
+                    persistent(pool),
+                    growth.get(node.id, {}).get(pool.size_bytes, 0),
+                )
+                for pool in node.hugepages
+            }
+            for node in machine.numa_nodes
+        }
+
+    def _possible(self, key: PoolKey, size: int, growth: int) -> int:
+        doubt = self._doubts.get(key)
+        if doubt is None or doubt.until <= self._clock():
+            return growth
+        return min(growth, max(0, doubt.largest - size))
 
     # -- static pools -----------------------------------------------------------------------------------
 
@@ -215,9 +263,12 @@ class HugepagePools:
         entry: Entry,
         wanted: Mapping[PoolKey, int],
         demands: Mapping[PoolKey, Demand],
-        living: frozenset[str],
+        living: frozenset[str] | None,
     ) -> None:
-        """Grow for one claim. One that comes again may have its pages in use: they need not be free."""
+        """Grow for one claim. One that comes again may have its pages in use: they need not be free.
+
+        That it was served is written down, for the claims that are *living*; None for a promise.
+        """
         with self._exclusively():
             known = entry.uid in self._resizer.served
             before: list[tuple[PoolKey, int]] = []
@@ -225,7 +276,8 @@ class HugepagePools:
                 for key, pages in sorted(wanted.items()):
                     before.append((key, persistent(self._resizer.look(key)[0])))
                     self._grow(entry, key, 0 if known else pages, demands[key])
-                self._resizer.note_served(self._resizer.served & living | {entry.uid})
+                if living is not None:
+                    self._resizer.note_served((self._resizer.served | {entry.uid}) & living)
             except Refused:
                 self._undo(before)
                 raise
@@ -250,6 +302,7 @@ class HugepagePools:
             )
         got = self._resizer.resize(key, target, "grow")
         if persistent(got) < target or got.free < fresh:
+            self._doubts[key] = _Doubt(persistent(got), self._clock() + _DOUBT_SECONDS)
             raise Refused(
                 f"{entry} does not get its {key}: asked the kernel for a pool of {target}, got "
                 f"{persistent(got)} with {got.free} free; memory is fragmented or used up. It is "

@@ -54,6 +54,9 @@ class OwnershipEvents:
     async def provide(self, driver: Driver, entry: Entry, holdings: Holdings) -> None:
         """Nothing: a claim changes nobody's ownership."""
 
+    async def promise(self, driver: Driver, entry: Entry, holdings: Holdings) -> None:
+        """Nothing: no pod is there yet."""
+
     async def settle(self, driver: Driver, pods: Sequence[PodView], holdings: Holdings) -> None:
         """Tell what is new, in the background: a container that is created waits for this call."""
         if self._telling is not None and not self._telling.done():

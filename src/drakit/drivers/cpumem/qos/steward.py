@@ -71,6 +71,9 @@ class QosSteward:
     async def provide(self, driver: Driver, entry: Entry, holdings: Holdings) -> None:
         """Nothing: what a claim protects is there when its pod is."""
 
+    async def promise(self, driver: Driver, entry: Entry, holdings: Holdings) -> None:
+        """Nothing: no pod is there yet."""
+
     async def settle(self, driver: Driver, pods: Sequence[PodView], holdings: Holdings) -> None:
         """Bring the files in line. Raises ``OSError`` when what is set could not be remembered."""
         policy = self._policy_of(driver)
