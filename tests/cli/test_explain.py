@@ -177,6 +177,49 @@ def test_an_allocated_claim_shows_its_devices(
     assert "r: gpu.io/n1/g0" in capsys.readouterr().out
 
 
+def waiting(*conditions: tuple[str, str]) -> Json:
+    """A claim whose device is allocated but must still be agreed to; these conditions are true."""
+    held = holding(
+        "g0", bindingConditions=["gpu.io/On"], bindingFailureConditions=["gpu.io/Broken"]
+    )
+    held["metadata"] = {"name": "c"}
+    held["status"]["devices"] = [
+        {
+            "driver": "gpu.io",
+            "pool": "n1",
+            "device": "g0",
+            "conditions": [
+                {"type": name, "status": "True", "message": message} for name, message in conditions
+            ],
+        },
+        "nonsense of another driver",
+    ]
+    return held
+
+
+@pytest.mark.parametrize(
+    ("true", "code", "said"),
+    [
+        ((), 1, "waits for gpu.io/On: the driver on that node has not agreed yet"),
+        (
+            (("gpu.io/Broken", "no power"),),
+            1,
+            "failed: gpu.io/Broken: no power\n      the scheduler",
+        ),
+        ((("gpu.io/On", ""),), 0, "r: gpu.io/n1/g0\n"),
+    ],
+)
+def test_a_device_that_a_driver_must_agree_to(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    true: tuple[tuple[str, str], ...],
+    code: int,
+    said: str,
+) -> None:
+    assert explain(tmp_path, [device_slice(gpu("g0")), waiting(*true)]) == code
+    assert said in capsys.readouterr().out
+
+
 def test_an_unknown_name_is_a_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert explain(tmp_path, []) == 2
     assert "there is no pod or claim 'c'" in capsys.readouterr().err

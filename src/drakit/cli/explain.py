@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from typing import Any, Final
 
 from drakit.cli import manifests
 from drakit.cli.problem import Problem
 from drakit.cli.sources import add_sources, misplaced_name, read_cluster, the_pod
-from drakit.core.objects import ObjectMeta, ResourceClaim
+from drakit.core.conditions import true_conditions
+from drakit.core.objects import AllocationResult, ObjectMeta, ResourceClaim
 from drakit.core.pods import Container, Node, Pod, PodResourceClaim, PodSpec
 from drakit.scheduler import explain
 from drakit.scheduler.explain import NodeReport, RequestReport
@@ -32,7 +34,7 @@ examples:
   drakit explain -f pod.yaml --from cluster.yaml   # a pod that is not there yet
   drakit explain my-pod --kubeconfig ~/.kube/config --node worker-3 --output json
 
-exit code: 0 it fits or has its devices, 1 it does not fit, 2 the input is wrong
+exit code: 0 it fits or has its devices, 1 it does not fit or waits for its devices, 2 the input is wrong
 """
 _MOST_DETAILED: Final = 3
 _MOST_NAMES: Final = 6
@@ -67,7 +69,12 @@ def run(options: argparse.Namespace) -> int:
     nodes.sort(key=lambda n: n.metadata.name)
     pending = [c for c in scheduling.claims if c.status.allocation is None]
     if not pending and scheduling.claims:
-        _print_held(pod, scheduling, options.output)
+        held = [
+            _held_document(claim, bound=bool(pod.spec.node_name)) for claim in scheduling.claims
+        ]
+        _print_held(pod, held, options.output)
+        if any(result["waitsFor"] for claim in held for result in claim["results"]):
+            return 1
         return _still_waiting(pod, scheduling, nodes, options.output)
     if scheduling.blocked:
         _print_blocked(pod, scheduling, options.output)
@@ -183,24 +190,33 @@ def _title(pod: Pod) -> str:
     return f"pod {pod.metadata.namespace}/{pod.metadata.name}"
 
 
-def _print_held(pod: Pod, scheduling: Scheduling, output: str) -> None:
+def _print_held(pod: Pod, held: list[dict[str, Any]], output: str) -> None:
     if output == "json":
-        document = {
-            "pod": f"{pod.metadata.namespace}/{pod.metadata.name}",
-            "claims": [_held_document(c) for c in scheduling.claims],
-        }
+        document = {"pod": f"{pod.metadata.namespace}/{pod.metadata.name}", "claims": held}
         print(json.dumps(document, indent=2))
         return
     where = f" on node {pod.spec.node_name}" if pod.spec.node_name else ""
     print(f"{_title(pod)} has its devices{where}:")
-    for claim in scheduling.claims:
-        print(f"  claim {claim_name(claim)}")
-        for result in _held_document(claim)["results"]:
+    for claim in held:
+        print(f"  claim {claim['name']}")
+        for result in claim["results"]:
             amounts = "".join(f", {v} {k}" for k, v in result["consumedCapacity"].items())
             print(f"    {result['request']}: {result['device']}{amounts}")
+            for line in _waiting_lines(result):
+                print(f"      {line}")
 
 
-def _held_document(claim: ResourceClaim) -> dict[str, Any]:
+def _waiting_lines(result: dict[str, Any]) -> Iterator[str]:
+    """Why the scheduler does not bind the pod although the device is allocated (KEP-5007)."""
+    for condition, message in result["failed"].items():
+        yield f"failed: {condition}: {message}"
+    if result["failed"]:
+        yield "the scheduler takes the device back and looks for another"
+    elif result["waitsFor"]:
+        yield f"waits for {', '.join(result['waitsFor'])}: the driver on that node has not agreed yet"
+
+
+def _held_document(claim: ResourceClaim, *, bound: bool) -> dict[str, Any]:
     allocation = claim.status.allocation
     return {
         "name": claim_name(claim),
@@ -209,10 +225,19 @@ def _held_document(claim: ResourceClaim) -> dict[str, Any]:
                 "request": r.request,
                 "device": f"{r.driver}/{r.pool}/{r.device}",
                 "consumedCapacity": {k: str(v) for k, v in r.consumed_capacity.items()},
+                **_conditions(claim, r, bound=bound),
             }
             for r in (allocation.devices.results if allocation else ())
         ],
     }
+
+
+def _conditions(claim: ResourceClaim, result: AllocationResult, *, bound: bool) -> dict[str, Any]:
+    """The binding conditions that are not met, and the failures; none matter once a pod is bound."""
+    true = {} if bound else true_conditions(claim, result)
+    missing = [] if bound else [each for each in result.binding_conditions if each not in true]
+    failures = {each: true[each] for each in result.binding_failure_conditions if each in true}
+    return {"waitsFor": missing, "failed": failures}
 
 
 def _still_waiting(pod: Pod, scheduling: Scheduling, nodes: list[Node], output: str) -> int:
