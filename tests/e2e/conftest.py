@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,8 @@ from tests.e2e.bed.shapes import Shape, load_shapes
 ARTIFACTS = REPOSITORY / "build" / "e2e-artifacts"
 _beds: list[Cluster | Node] = []
 _repeated: list[str] = []
+_node_tier: list[ExitStack] = []
+"""What ends the node tier's machine: two at once starve each other on two cores."""
 _DEATH = pytest.StashKey[str]()
 
 
@@ -90,6 +93,7 @@ def cluster(ability: Ability, pins: Pins, shapes: dict[str, Shape]) -> Iterator[
     """The cluster tier: a control plane and one ``smt2`` node, for the whole session."""
     if not ability.cluster:
         pytest.skip(f"no cluster tier on this machine: {ability.why_not()}")
+    _end_node_tier()
     with Run.begin() as run:
         with making():
             made = Cluster(run, pins)
@@ -102,21 +106,30 @@ def cluster(ability: Ability, pins: Pins, shapes: dict[str, Shape]) -> Iterator[
             _beds.remove(made)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def runtime(ability: Ability, pins: Pins, shapes: dict[str, Shape]) -> Iterator[Node]:
-    """The node tier: one ``smt2`` machine with containerd and no kubelet."""
+    """The node tier: one ``smt2`` machine with containerd and no kubelet, until the cluster is made.
+
+    Shared: a test leaves it as it found it.
+    """
     if not ability.vm:
         pytest.skip(f"no node tier on this machine: {ability.why_not()}")
-    with Run.begin() as run:
+    with ExitStack() as stack:
+        run = stack.enter_context(Run.begin())
         made = Node(run, pins, "runtime-1", shapes["smt2"], None)
         _beds.append(made)
-        try:
-            with making():
-                made.power_on()
-                made.wait_for_runtime()
-            yield made
-        finally:
-            _beds.remove(made)
+        stack.callback(_beds.remove, made)
+        _node_tier.append(stack)
+        with making():
+            made.power_on()
+            made.wait_for_runtime()
+        yield made
+    _end_node_tier()
+
+
+def _end_node_tier() -> None:
+    while _node_tier:
+        _node_tier.pop().close()  # closing twice does nothing
 
 
 @pytest.fixture
@@ -133,16 +146,41 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]
         yield name
 
 
+_BUILDS: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "packages": (build_packages, "site"),
+    "image": (build_image, "drakit.tar"),
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def made_ahead(
+    request: pytest.FixtureRequest, ability: Ability, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[Path]]]:
+    """What is built from this tree, begun at once: a machine that boots leaves one core idle."""
+    wanted = {
+        name
+        for item in request.session.items
+        if not item.get_closest_marker("skip")
+        for name in getattr(item, "fixturenames", ())
+    }
+    with ThreadPoolExecutor(1) as builder:
+        yield {
+            name: builder.submit(build, tmp_path_factory.mktemp(name) / target)
+            for name, (build, target) in _BUILDS.items()
+            if name in wanted and (ability.cluster if name == "image" else ability.vm)
+        }
+
+
 @pytest.fixture(scope="session")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packages(made_ahead: dict[str, Future[Path]]) -> Path:
     """drakit as it is in this tree, with its dependencies, for the guest's Python."""
-    return build_packages(tmp_path_factory.mktemp("packages") / "site")
+    return made_ahead["packages"].result()
 
 
 @pytest.fixture(scope="session")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def image(made_ahead: dict[str, Future[Path]]) -> Path:
     """The drivers' image, built from this tree as ``make image`` does."""
-    return build_image(tmp_path_factory.mktemp("image") / "drakit.tar")
+    return made_ahead["image"].result()
 
 
 @pytest.fixture(scope="session")

@@ -312,6 +312,9 @@ _READ_LOGS = """
 import glob
 result = {}
 for path in glob.glob("/var/log/*.log") + glob.glob("/var/log/pods/*/*/*.log"):
-    with open(path, errors="replace") as file:
-        result[path[len("/var/log/"):].replace("/", "_")] = file.read()[-400000:]
+    try:
+        with open(path, errors="replace") as file:
+            result[path[len("/var/log/"):].replace("/", "_")] = file.read()[-400000:]
+    except FileNotFoundError:
+        pass  # the kubelet removes the logs of pods that have ended
 """
