@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import urllib.request
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from drakit.core.objects import to_builtins
 from drakit.testing.apiserver import FakeApiServer, Fault, Trouble
+from drakit.testing.streams import serving_local
 from drakit.wire.kube import (
     ACCESS_REVIEWS,
     CLAIMS,
@@ -214,3 +216,18 @@ async def test_the_same_seed_gives_the_same_names() -> None:
         for _ in range(2)
     ]
     assert made[0] == made[1]
+
+
+async def test_what_servers_write_is_not_held_back() -> None:
+    told: list[int] = []
+
+    async def converse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = writer.get_extra_info("socket")
+        told.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    async with serving_local(converse) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        await reader.read()
+        writer.close()
+        await writer.wait_closed()
+    assert told == [1]
