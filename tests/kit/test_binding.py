@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from drakit.core.objects import AllocationResult, Device, ResourceClaim
+from drakit.core.objects import AllocationResult, Device, ResourceClaim, to_builtins
 from drakit.kit.driver import Offer, PoolOffer
 from drakit.kit.host import Host
 from drakit.kit.options import HostOptions
@@ -177,6 +177,47 @@ async def test_a_broken_promise_is_left_to_prepare_to_tell(
         async with at_work(here.make()):
             await eventually(lambda: "cannot be had any more" in caplog.text, "said in the log")
         assert list(here.conditions("c")) == [READY], "the pod may be bound already"
+
+
+async def test_a_claim_that_is_allocated_anew_is_asked_about_anew() -> None:
+    async with ready() as (here, _):
+        allocate(here, "c", 1)
+        await eventually(lambda: READY in here.conditions("c"), "promised")
+        result = to_builtins(waiting(2))
+        status = {"allocation": {"devices": {"results": [result]}}, "devices": None}
+        here.node.api.change(
+            "resourceclaims", "c", {"status": status}, namespace="default", subresource="status"
+        )
+        await eventually(lambda: READY in here.conditions("c"), "promised anew")
+        assert here.diary.promised == [("c", 0), ("c", 0)]
+
+
+async def test_a_claim_whose_earlier_devices_are_in_use_waits_for_their_end() -> None:
+    async with ready() as (here, _):
+        allocate(here, "c", 1)
+        await eventually(lambda: READY in here.conditions("c"), "promised")
+        running = await here.node.run_pod("c-pod", {"main": ["c"]})
+        here.node.kubelet.forget_pod(running.uid)  # deleted by force
+        result = to_builtins(waiting(2))
+        status = {"allocation": {"devices": {"results": [result]}}, "devices": None}
+        here.node.api.change(
+            "resourceclaims", "c", {"status": status}, namespace="default", subresource="status"
+        )
+        await asyncio.sleep(0.3)
+        assert here.conditions("c") == {}
+        await here.node.runtime.stop(running.containers["main"].id)
+        await here.node.kubelet.reconcile()
+        await eventually(lambda: READY in here.conditions("c"), "promised anew")
+
+
+async def test_a_claim_that_the_driver_stumbles_over_does_not_end_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with ready() as (here, _):
+        here.node.allocate("odd", [msgspec.structs.replace(waiting(1), device="pair-x")])
+        await eventually(lambda: "cannot tell whether" in caplog.text, "said in the log")
+        allocate(here, "c", 1)
+        await eventually(lambda: READY in here.conditions("c"), "others are served")
 
 
 async def test_claims_of_others_are_none_of_our_business() -> None:

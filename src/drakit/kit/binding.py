@@ -40,6 +40,8 @@ from drakit.wire.kube import (
 _LOG = logging.getLogger(__name__)
 _MESSAGE_BYTES: Final = 32768
 """The longest message a condition may have (``metav1.Condition``)."""
+_Allotted = tuple[tuple[str, str, str, str | None], ...]
+"""Which devices an allocation gives: a claim that is allocated anew is another case."""
 
 
 def waits_for_node(device: Device) -> bool:
@@ -90,8 +92,8 @@ class Binder:
         self._reflector: Reflector[ResourceClaim] = Reflector(
             client, CLAIMS, wanted=self._is_ours, listener=self._noticed, backoff=backoff()
         )
-        self._promised: set[str] = set()
-        self._hopeless: set[str] = set()
+        self._promised: dict[str, _Allotted] = {}
+        self._hopeless: dict[str, _Allotted] = {}
         """Bound already and not to be had: prepare will say so, again and again."""
         self._wake = asyncio.Event()
         self._error: str | None = None
@@ -153,21 +155,29 @@ class Binder:
     async def _look(self) -> None:
         """See to every claim; raises the first error after all were tried."""
         claims = {item.uid: item for item in self._reflector.store.objects()}
-        prepared = self._promises.prepared().entries
-        self._promised &= claims.keys() - prepared.keys()
-        self._hopeless &= claims.keys()
-        self._promises.keep_only(frozenset(self._promised))
+        self._forget_all_but({uid: self._allotted(item) for uid, item in claims.items()})
         problems: list[KubeError | OSError] = []
         for uid, item in claims.items():
-            if uid in prepared or uid in self._hopeless:
-                continue
             try:
                 with about(claim=f"{item.namespace}/{item.name}", uid=uid):
                     await self._answer(item, list(self._results(item.typed)))
             except (KubeError, OSError) as problem:
                 problems.append(problem)
+            except Exception:  # one claim that a driver stumbles over must not end it for all
+                _LOG.exception("cannot tell whether the pod can be bound to this node")
         if problems:
             raise problems[0]
+
+    def _allotted(self, item: Object[ResourceClaim]) -> _Allotted:
+        results = self._results(item.typed)
+        return tuple((each.request, each.pool, each.device, each.share_id) for each in results)
+
+    def _forget_all_but(self, there: dict[str, _Allotted]) -> None:
+        """Keep what was decided of claims that still have the same devices."""
+        for decided in (self._promised, self._hopeless):
+            for uid in [uid for uid, devices in decided.items() if there.get(uid) != devices]:
+                del decided[uid]
+        self._promises.keep_only(frozenset(self._promised))
 
     async def _answer(self, item: Object[ResourceClaim], results: list[AllocationResult]) -> None:
         standing = [true_conditions(item.typed, result).keys() for result in results]
@@ -180,13 +190,16 @@ class Binder:
             true >= set(result.binding_conditions)
             for result, true in zip(results, standing, strict=True)
         )
+        prepared = item.uid in self._promises.prepared().entries
+        if item.uid in self._hopeless or (told and prepared):
+            return
         if item.uid not in self._promised:
             try:
                 await self._promises.make(claim_for(self._driver, item.typed, item.uid))
             except Refused as reason:
                 await self._refuse(item, results, reason, told=told)
                 return
-            self._promised.add(item.uid)
+            self._promised[item.uid] = self._allotted(item)
         if not told:
             _LOG.info("promised: the pod can be bound to this node")
             await self._write(item, results, "Provided", "the node has what was allocated")
@@ -200,7 +213,7 @@ class Binder:
         told: bool,
     ) -> None:
         if told:
-            self._hopeless.add(item.uid)
+            self._hopeless[item.uid] = self._allotted(item)
             _LOG.error("what was promised to a claim cannot be had any more: %s", reason)
             return
         _LOG.warning("the pod cannot be bound to this node: %s", reason)

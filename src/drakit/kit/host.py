@@ -30,7 +30,7 @@ from drakit.kit.ledger import Ledger
 from drakit.kit.metadata import MetadataFiles
 from drakit.kit.metrics import CONTENT_TYPE, Gauge, Metrics
 from drakit.kit.options import HostOptions, listen_address
-from drakit.kit.preparer import Preparer, assigned
+from drakit.kit.preparer import Preparer, assigned, same_devices
 from drakit.kit.publisher import Publisher
 from drakit.kit.runtime import RuntimeHost
 from drakit.kit.specs import ClaimSpecs
@@ -256,6 +256,9 @@ class Host:
     async def _promise(self, claim: Claim) -> None:
         """Make sure that a claim could be prepared here. Raises ``Refused``, or ``OSError``."""
         holdings = self.ledger.holdings
+        held = holdings.get(claim.uid)
+        if held is not None and not same_devices(held, claim):
+            raise OSError(f"{claim} was allocated anew; what it had here has not ended")
         owed = self.tending.owed(holdings, claim.uid) if self.tending is not None else holdings
         entry = assigned(self.driver, claim, owed, self.ledger.boot)
         if self.tending is not None:

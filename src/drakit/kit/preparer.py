@@ -224,7 +224,7 @@ class Preparer:
             if entry is None:
                 raise Refused(f"claim {uid} was unprepared meanwhile", reason="unprepared")
             wanted_entry = entry
-        elif entry is not None and _same_devices(entry, wanted):
+        elif entry is not None and same_devices(entry, wanted):
             wanted_entry = entry_of(wanted, entry.grants, self._ledger.boot)
         else:
             if entry is not None:
@@ -300,7 +300,7 @@ def _others(holdings: Holdings, uid: str) -> Holdings:
     return Holdings((entry for entry in holdings if entry.uid != uid), ghosts)
 
 
-def _same_devices(entry: Entry, claim: Claim) -> bool:
+def same_devices(entry: Entry, claim: Claim) -> bool:
     """Whether the claim still has the devices it was prepared with."""
     written = [(g.request, g.pool, g.device, g.share_id) for g in entry.grants]
     return written == [(a.base_request, a.pool, a.device, a.share_id) for a in claim.allotments]
