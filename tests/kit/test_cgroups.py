@@ -77,3 +77,32 @@ def test_reading_and_writing(tmp_path: Path, unified: bool) -> None:
     again = tree.cpuset("kubepods/c")
     assert again is not None
     assert again.cpus is None
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        "kubepods/besteffort/pod0a-1b",
+        "kubepods/pod0a-1b",
+        "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0a_1b.slice",
+        "kubepods.slice/kubepods-pod0a_1b.slice",
+        "kubelet/kubepods/burstable/pod0a-1b",
+    ],
+)
+@pytest.mark.parametrize("unified", [True, False])
+def test_the_containers_of_a_pod_are_found_in_every_layout(
+    tmp_path: Path, pod: str, unified: bool
+) -> None:
+    top = tmp_path if unified else tmp_path / "cpuset"
+    for name in ("one", "two"):
+        (top / pod / name).mkdir(parents=True)
+    (top / "kubepods/podother/three").mkdir(parents=True)
+    events = "populated 1\nfrozen 0\n"
+    (top / pod / "one" / ("cgroup.events" if unified else "cgroup.procs")).write_text(events)
+    if unified:
+        (tmp_path / "cgroup.controllers").write_text("cpuset\n")
+        (top / pod / "two" / "cgroup.events").write_text("populated 0\nfrozen 0\n")
+    tree = CgroupTree(str(tmp_path))
+    assert tree.containers_of("0a-1b") == [f"{pod}/one", f"{pod}/two"]
+    assert [tree.populated(path) for path in tree.containers_of("0a-1b")] == [True, False]
+    assert tree.containers_of("9") == tree.containers_of("") == tree.containers_of("../x") == []

@@ -433,3 +433,19 @@ async def test_an_end_that_was_never_told_keeps_no_claim() -> None:
         running.containers["main"].unmirror()  # the kernel knows better than the runtime told
         await node.kubelet.stop_pod(running.uid)
         assert len(host.ledger.holdings) == 0
+
+
+async def test_an_instance_that_stands_by_asks_the_kernel_who_runs_on_a_claim() -> None:
+    async with world() as node, serving(node, pod_uid="one"):
+        second = node.host(Pairs, HostOptions(**{**node.settings(), "pod_uid": "two"}))
+        async with at_work(second):
+            await node.kubelet.registered("pairs.example.org", instances=2)
+            node.allocate("c", [pair(1)], consumers=["p"])
+            running = await node.run_pod("p", {"main": ["c"]})
+            node.kubelet.forget_pod(running.uid)
+            await node.kubelet.reconcile()  # the newest instance is asked, which stands by
+            assert second.runtime.state == "standby"
+            assert len(second.ledger.holdings) == 1
+            await node.runtime.stop(running.containers["main"].id)
+            await node.kubelet.reconcile()
+            assert len(second.ledger.holdings) == 0

@@ -19,6 +19,8 @@ from typing import Final
 from drakit.core.cpuset import CpuSet
 
 _LARGEST_FILE: Final = 1 << 16
+_DEEPEST_POD: Final = 6
+"""How far below the mount a pod's cgroup can be: three levels, and more with the kubelet's cgroupRoot."""
 
 
 def expand_slice(name: str) -> str:
@@ -100,6 +102,25 @@ class CgroupTree:
             os.write(descriptor, value.encode("ascii"))
         finally:
             os.close(descriptor)
+
+    def containers_of(self, pod_uid: str) -> list[str]:
+        """The cgroups below a pod's, wherever the kubelet has put it; none if there is no such pod.
+
+        With the cgroupfs driver a pod's cgroup is ``pod<uid>``, with systemd ``…-pod<uid>.slice`` with
+        underscores for dashes.
+        """
+        if not pod_uid or not _is_plain(pod_uid):
+            return []
+        ends = (f"pod{pod_uid}", f"-pod{pod_uid.replace('-', '_')}.slice")
+        top = self.directory("cpuset", "").rstrip("/")
+        found = []
+        for directory, names, _ in os.walk(top):
+            path = os.path.relpath(directory, top)
+            if os.path.basename(path).endswith(ends):
+                found += [f"{path}/{name}" for name in sorted(names)]
+            if path.count("/") >= _DEEPEST_POD or found:
+                names.clear()
+        return found
 
     def populated(self, path: str) -> bool:
         """Whether a container's cgroup has processes, in itself or below."""

@@ -146,17 +146,27 @@ class RuntimeHost(Handler):
                 pass
 
     def user_of(self, claim_uid: str) -> str | None:
-        """A container that has not ended and was created with a claim, in words; None without one.
-
-        A standing-by instance knows of none.
-        """
+        """A container that has not ended and was created with a claim, in words; None without one."""
         tree = CgroupTree(self._options.cgroup_root) if self._options.cgroup_root else None
+        if self._standby:
+            return self._seen_on(claim_uid, tree) if tree is not None else None
         for known in self.enforcer.users_of(claim_uid):
             path = relative_path(known.reported.cgroups_path)
             # Its end may not have been told yet, or never was.
             ended = known.ran and tree is not None and path and not tree.populated(path)
             if not ended:
                 return f"{known.reported} of {known.pod}"
+        return None
+
+    def _seen_on(self, claim_uid: str, tree: CgroupTree) -> str | None:
+        """The same by the kernel alone: an instance that stands by is not told of containers."""
+        entry = self._ledger.holdings.get(claim_uid)
+        own = entry.exclusive("cpu") if entry is not None else CpuSet()
+        for pod in entry.consumers if entry is not None and own else ():
+            for path in tree.containers_of(pod):
+                cpuset = tree.cpuset(path)
+                if cpuset and cpuset.cpus and cpuset.cpus <= own and tree.populated(path):
+                    return f"{os.path.basename(path)} of pod {pod}"
         return None
 
     async def verify(self, container_ids: Sequence[str] | None = None) -> None:
