@@ -24,10 +24,6 @@ SETTINGS = {"reserved_cpus": "0", "verify_seconds": "2"}
 Promise = Callable[[DrivenNode], None]
 
 
-def _name(promise: Promise) -> str:
-    return promise.__name__
-
-
 def claimed_cpus_are_where_the_container_runs(node: DrivenNode) -> None:
     container, _ = node.owner(2, numa=0)
     assert node.cpus(container) == {2, 3}, "not the CPUs of its claim"
@@ -154,9 +150,13 @@ BROKEN: dict[str, tuple[Promise, str]] = {
 
 
 _ALWAYS = ("pins_the_wrong_cpu", "forgets_to_grow", "loses_state", "trusts_the_environment")
-"""The mutants of the default run; each starts a driver of its own in the emulated machine."""
+"""The mutants of the default run, and their promises; each starts a driver in the emulated machine."""
 _MUTANTS = [
     pytest.param(name, marks=() if name in _ALWAYS else pytest.mark.full) for name in BROKEN
+]
+_PROMISES = [
+    pytest.param(promise, marks=() if name in _ALWAYS else pytest.mark.full, id=promise.__name__)
+    for name, (promise, _) in BROKEN.items()
 ]
 
 
@@ -175,7 +175,7 @@ def driver(machine: Node, request: pytest.FixtureRequest) -> Iterator[DrivenNode
 
 
 @pytest.mark.parametrize("driver", [pytest.param("", id="honest")], indirect=True)
-@pytest.mark.parametrize("promise", [each for each, _ in BROKEN.values()], ids=_name)
+@pytest.mark.parametrize("promise", _PROMISES)
 def test_the_driver_keeps_its_promise(driver: DrivenNode, promise: Promise) -> None:
     try:
         promise(driver)
