@@ -14,6 +14,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from drakit.kit.binding import needs_binder
 from drakit.kit.driver import Driver
 from drakit.kit.options import HostOptions, listen_address
 from drakit.wire.kube import ACCESS_REVIEWS, NODES, Client, KubeError, find_cluster
@@ -57,7 +58,8 @@ def findings(discover: Callable[[], Driver], options: HostOptions, node: str) ->
     """Look at everything, one finding after another, quick ones first."""
     try:
         driver = discover()
-        count = sum(len(pool.devices) for pool in driver.offer().pools)
+        offer = driver.offer()
+        count = sum(len(pool.devices) for pool in offer.pools)
     except (OSError, ValueError) as problem:
         yield Finding("driver", "", str(problem), "correct the configuration, then check again")
         return
@@ -65,7 +67,7 @@ def findings(discover: Callable[[], Driver], options: HostOptions, node: str) ->
     yield from check_directories(options, driver.name)
     yield check_nri(options)
     yield check_port(options)
-    yield from asyncio.run(check_api(options, driver.name, node))
+    yield from asyncio.run(check_api(options, node, binding=needs_binder(offer)))
 
 
 def check_directories(options: HostOptions, driver: str) -> Iterator[Finding]:
@@ -142,8 +144,11 @@ def check_port(options: HostOptions) -> Finding:
     return Finding("health pages", f"{options.bind_address} is free")
 
 
-async def check_api(options: HostOptions, driver: str, node: str) -> list[Finding]:
-    """The API server, the node object, and every right the driver uses."""
+async def check_api(options: HostOptions, node: str, *, binding: bool) -> list[Finding]:
+    """The API server, the node object, and every right the driver uses.
+
+    *binding* says whether it has devices with binding conditions.
+    """
     try:
         cluster = find_cluster(kubeconfig=options.kubeconfig or None)
     except KubeError as problem:
@@ -154,23 +159,28 @@ async def check_api(options: HostOptions, driver: str, node: str) -> list[Findin
             found = [Finding("API server", f"{cluster.origin}: Kubernetes {version}")]
             await client.get(NODES, node)
             found.append(Finding("node", f"{node} exists"))
-            found.extend([await _may(client, *right) for right in _rights(driver)])
+            found.extend([await _may(client, *right) for right in _rights(binding=binding)])
         except KubeError as problem:
             return [Finding("API server", "", str(problem), "see the message")]
     return found
 
 
-def _rights(driver: str) -> Iterator[tuple[str, str, str]]:
+def _rights(*, binding: bool) -> Iterator[tuple[str, str]]:
     for verb in ("list", "watch", "create", "update", "delete"):
-        yield verb, "resource.k8s.io", "resourceslices"
-    yield "get", "resource.k8s.io", "resourceclaims"
+        yield verb, "resourceslices"
+    for verb in ("get", "list", "watch") if binding else ("get",):
+        yield verb, "resourceclaims"
+    if binding:
+        yield "patch", "resourceclaims/status"
 
 
-async def _may(client: Client, verb: str, group: str, resource: str) -> Finding:
+async def _may(client: Client, verb: str, resource: str) -> Finding:
+    plural, _, subresource = resource.partition("/")
+    asked = {"verb": verb, "group": "resource.k8s.io", "resource": plural}
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": {"verb": verb, "group": group, "resource": resource}},
+        "spec": {"resourceAttributes": asked | {"subresource": subresource}},
     }
     answer = await client.create(ACCESS_REVIEWS, review)
     if answer.raw.get("status", {}).get("allowed"):
