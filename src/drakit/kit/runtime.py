@@ -31,7 +31,7 @@ from drakit.kit.metrics import Gauge, Metrics
 from drakit.kit.names import claims_shown
 from drakit.kit.options import HostOptions
 from drakit.kit.preparer import ClaimSource, ClaimSourceError
-from drakit.kit.verification import find_drift, write_directly
+from drakit.kit.verification import count_found, find_drift, write_directly
 from drakit.wire.nri.handler import Cause, Disconnect, Handler, Refusal, RuntimeInfo
 from drakit.wire.nri.options import PluginOptions
 from drakit.wire.nri.plugin import NriPlugin, PushFailedError, PushRefusedError
@@ -177,7 +177,7 @@ class RuntimeHost(Handler):
         drifts = find_drift(self.enforcer, tree, container_ids)
         if not drifts:
             return
-        self._metrics.drift.labels("found").inc(len(drifts))
+        count_found(drifts, self._metrics)
         self.enforcer.untold(drift.container_id for drift in drifts)
         await self.ledger_changed()
         left = [d for d in find_drift(self.enforcer, tree, container_ids) if d in drifts]
@@ -384,7 +384,7 @@ class RuntimeHost(Handler):
                 if drift.file == "cpuset.cpus" and (drift.found is None or drift.found & cpus)
             ]
         if drifts:
-            self._metrics.drift.labels("found").inc(len(drifts))
+            count_found(drifts, self._metrics)
             write_directly(drifts, tree, self._metrics)
 
     def _correct_later(self, container_id: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from drakit.core.cpuset import CpuSet
 from drakit.kit.cgroups import CgroupTree, relative_path
@@ -29,6 +29,9 @@ class Drift:
     file: str
     meant: CpuSet
     found: CpuSet | None
+    ran: bool = field(default=True, compare=False)
+    """Whether it has been seen running. The runtime is still filling in the files of one that has not:
+    what is put right there is no sign of anything wrong."""
 
     def __str__(self) -> str:
         found = "nothing" if self.found is None else str(self.found)
@@ -61,7 +64,7 @@ def _drift_of(enforcer: Enforcer, known: Known, tree: CgroupTree) -> list[Drift]
     container_id = known.reported.id
     pairs = (("cpuset.cpus", shape.cpus, actual.cpus), ("cpuset.mems", shape.mems, actual.mems))
     return [
-        Drift(container_id, path, file, meant, there)
+        Drift(container_id, path, file, meant, there, known.ran)
         for file, meant, there in pairs
         if meant is not None and there != meant
     ]
@@ -80,6 +83,15 @@ def write_directly(drifts: list[Drift], tree: CgroupTree, metrics: Metrics) -> l
             metrics.drift.labels("reported").inc()
             left.append(drift)
         else:
-            _LOG.warning("%s; corrected in the cgroup", drift)
-            metrics.drift.labels("corrected").inc()
+            _LOG.log(_level(drift), "%s; corrected in the cgroup", drift)
+            metrics.drift.labels("corrected").inc(drift.ran)
     return left
+
+
+def count_found(drifts: Iterable[Drift], metrics: Metrics) -> None:
+    """Count what is amiss."""
+    metrics.drift.labels("found").inc(sum(drift.ran for drift in drifts))
+
+
+def _level(drift: Drift) -> int:
+    return logging.WARNING if drift.ran else logging.INFO
