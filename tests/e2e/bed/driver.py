@@ -74,6 +74,9 @@ class ChartDriver:
 
         def published() -> bool:
             for node in self._cluster.nodes:
+                self.pod(
+                    node
+                )  # a DaemonSet's status and a node's slices outlive an instance for a while
                 slices = self._cluster.slices(self.name, node.name)
                 if not slices:
                     raise NotYetError(f"{node.name} has no slice of {self.name}")
@@ -87,7 +90,8 @@ class ChartDriver:
     def pod(self, node: Node) -> Manifest:
         """The ready instance on a node."""
         for pod in self._pods():
-            ready = all(entry["ready"] for entry in pod["status"].get("containerStatuses", []))
+            statuses = pod["status"].get("containerStatuses", [])
+            ready = bool(statuses) and all(entry["ready"] for entry in statuses)
             if pod["spec"].get("nodeName") == node.name and ready:
                 return pod
         raise NotYetError(f"no ready instance of {self.chart} on {node.name}")

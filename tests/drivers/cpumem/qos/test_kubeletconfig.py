@@ -65,7 +65,7 @@ def test_options_say_where_they_are() -> None:
     options = HostOptions(kubelet_root_dir="/k", kubelet_config_dir="/d")
     assert KubeletFiles.of(options) == KubeletFiles("/k/config.yaml", "/d")
     assert KubeletFiles.of(options, "/other") == KubeletFiles("/other", "/d")
-    assert KubeletFiles.of(HostOptions()).drop_in_dir == "/etc/kubernetes/kubelet.conf.d"
+    assert KubeletFiles.of(HostOptions()).drop_in_dir == ""
 
 
 def test_drop_ins_go_over_the_file_in_their_order(files: KubeletFiles) -> None:
