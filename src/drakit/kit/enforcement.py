@@ -512,7 +512,7 @@ def resources_of(shape: Shape) -> Resources:
 
 def _same(one: Resources, other: Resources) -> bool:
     """Equal in effect: CPU lists may be spelt differently."""
-    return _comparable(one) == _comparable(other)
+    return one == other or _comparable(one) == _comparable(other)
 
 
 def _comparable(resources: Resources) -> tuple[object, ...]:
