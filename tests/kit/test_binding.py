@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -81,11 +80,18 @@ class World:
 
 
 @contextlib.asynccontextmanager
+async def served(here: World) -> AsyncIterator[Host]:
+    """A host serves the node. Registered, too: one that ends in the middle leaves the kubelet dialling."""
+    async with at_work(here.make()) as host:
+        await here.node.kubelet.registered(here.driver.name)
+        yield host
+
+
+@contextlib.asynccontextmanager
 async def ready() -> AsyncIterator[tuple[World, Host]]:
     async with world() as node:
         here = World(node)
-        async with at_work(here.make()) as host:
-            await node.kubelet.registered(here.driver.name)
+        async with served(here) as host:
             yield here, host
 
 
@@ -153,11 +159,11 @@ async def test_a_driver_that_refuses_the_claim_keeps_the_pod_from_coming() -> No
 async def test_after_a_restart_what_was_promised_is_promised_again() -> None:
     async with world() as node:
         here = World(node)
-        async with at_work(here.make()):
+        async with served(here):
             allocate(here, "c", 1)
             await eventually(lambda: READY in here.conditions("c"), "promised")
         (before,) = here.node.api.objects("resourceclaims")
-        async with at_work(here.make()) as host:
+        async with served(here) as host:
             await eventually(lambda: len(here.diary.promised) == 2, "promised again")
             assert host.tending is not None
             assert len(host.tending.owed(host.ledger.holdings)) == 1
@@ -170,11 +176,11 @@ async def test_a_broken_promise_is_left_to_prepare_to_tell(
 ) -> None:
     async with world() as node:
         here = World(node)
-        async with at_work(here.make()):
+        async with served(here):
             allocate(here, "c", 1)
             await eventually(lambda: READY in here.conditions("c"), "promised")
         here.diary.refuse = True
-        async with at_work(here.make()):
+        async with served(here):
             await eventually(lambda: "cannot be had any more" in caplog.text, "said in the log")
         assert list(here.conditions("c")) == [READY], "the pod may be bound already"
 
@@ -193,7 +199,9 @@ async def test_a_claim_that_is_allocated_anew_is_asked_about_anew() -> None:
 
 
 async def test_a_claim_whose_earlier_devices_are_in_use_waits_for_their_end() -> None:
-    async with ready() as (here, _):
+    async with ready() as (here, host):
+        binder = host.binder
+        assert binder is not None
         allocate(here, "c", 1)
         await eventually(lambda: READY in here.conditions("c"), "promised")
         running = await here.node.run_pod("c-pod", {"main": ["c"]})
@@ -203,7 +211,7 @@ async def test_a_claim_whose_earlier_devices_are_in_use_waits_for_their_end() ->
         here.node.api.change(
             "resourceclaims", "c", {"status": status}, namespace="default", subresource="status"
         )
-        await asyncio.sleep(0.3)
+        await eventually(lambda: "has not ended" in (binder.problem or ""), "it waits")
         assert here.conditions("c") == {}
         await here.node.runtime.stop(running.containers["main"].id)
         await here.node.kubelet.reconcile()
@@ -252,5 +260,4 @@ async def test_who_has_no_conditions_follows_no_claims() -> None:
         async with at_work(node.host(Pairs, options)) as host:
             await node.kubelet.registered(here.driver.name)
             assert host.binder is None
-            await asyncio.sleep(0)
             assert not any("/resourceclaims" in seen.path for seen in node.api.requests)
