@@ -21,7 +21,7 @@ from drakit.drivers.cpu.config import CpuSettings
 from drakit.drivers.cpu.node import NodeCpus
 from drakit.drivers.cpumem import preflight
 from drakit.drivers.cpumem.driver import CpuMem
-from drakit.drivers.cpumem.qos.kubeletconfig import KubeletConfigError, KubeletFiles
+from drakit.drivers.cpumem.qos.kubeletconfig import KubeletFiles
 from drakit.kit.selfcheck import Finding, findings
 from drakit.machine.model import CgroupMode, Machine
 
@@ -160,11 +160,7 @@ def about_memory(driver: CpuMem, kubelet_config: str | None = None) -> Iterator[
 
 def about_kubelet(config: CpuSettings, files: KubeletFiles) -> Remark:
     """The kubelet's CPU manager, which must be off."""
-    try:
-        kubelet = files.read()
-        problem = f"there is no {files.path}"
-    except KubeletConfigError as error:
-        kubelet, problem = None, f"its configuration cannot be read: {error}"
+    kubelet, problem = files.read_or_say()
     if kubelet is None:
         return Remark(
             "note",
@@ -186,10 +182,7 @@ def about_kubelet(config: CpuSettings, files: KubeletFiles) -> Remark:
 
 def about_reserved_cpus(config: CpuSettings, files: KubeletFiles) -> Iterator[Remark]:
     """Whether the kubelet reserves the same CPUs; nothing where its settings cannot be read."""
-    try:
-        kubelet = files.read()
-    except KubeletConfigError:
-        return
+    kubelet, _ = files.read_or_say()
     reserved = (kubelet and kubelet.reserved_system_cpus) or ""
     if reserved and _as_set(reserved) != config.reserved:
         yield Remark(

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from drakit.core.conditions import true_conditions
-from drakit.core.objects import AllocationResult, Device, ResourceClaim
+from drakit.core.objects import AllocationResult, ResourceClaim
 from drakit.kit.claims import claim_for
 from drakit.kit.driver import Claim, Holdings, Offer, Refused
 from drakit.kit.logs import about
@@ -44,14 +44,9 @@ _Allotted = tuple[tuple[str, str, str, str | None], ...]
 """Which devices an allocation gives: a claim that is allocated anew is another case."""
 
 
-def waits_for_node(device: Device) -> bool:
-    """Whether pods with this device are bound only when the node agrees."""
-    return bool(device.binding_conditions)
-
-
 def needs_binder(offer: Offer) -> bool:
     """Whether any device of *offer* needs somebody who fulfils its conditions."""
-    return any(waits_for_node(device) for pool in offer.pools for device in pool.devices)
+    return any(device.binding_conditions for pool in offer.pools for device in pool.devices)
 
 
 @dataclass(frozen=True, slots=True)

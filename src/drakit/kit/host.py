@@ -49,11 +49,11 @@ _IN_LINE_SECONDS: Final = 10.0
 _SOCKET_CHECK_SECONDS: Final = 10.0
 _SHUTDOWN_SECONDS: Final = 5.0
 _TEND_SECONDS: Final = 10.0
+"""The kubelet rewrites its cgroups on its own time, at the latest every minute for the QoS classes."""
 _PUBLISHING_SECONDS: Final = 5.0
 """How long a refusal waits until the slices no longer offer what cannot be had."""
 _HEALTH_HOLDS_SECONDS: Final = 60.0
 """Health is told for at least that long after the last look, else for three times the pause of looks."""
-"""The kubelet rewrites its cgroups on its own time, at the latest every minute for the QoS classes."""
 
 
 class Host:

@@ -21,7 +21,7 @@ import msgspec
 from drakit.core.filelock import LockTimeoutError
 from drakit.core.objects import ResourceClaim
 from drakit.kit.claims import claim_for
-from drakit.kit.driver import Claim, Driver, Entry, Holdings, Mount, Offer, Refused
+from drakit.kit.driver import Claim, Driver, Entry, Grant, Holdings, Mount, Offer, Refused
 from drakit.kit.exposition import Counter, Histogram
 from drakit.kit.ledger import Ledger, Transaction, entry_of
 from drakit.kit.logs import about
@@ -277,8 +277,7 @@ class Preparer:
 def assigned(driver: Driver, claim: Claim, holdings: Holdings, boot: str) -> Entry:
     """What *driver* gives the claim beside *holdings*. Raises :class:`Refused`."""
     assignment = driver.assign(claim, holdings)
-    asked = [(a.base_request, a.pool, a.device, a.share_id) for a in claim.allotments]
-    given = [(g.request, g.pool, g.device, g.share_id) for g in assignment.grants]
+    asked, given = _asked(claim), _given(assignment.grants)
     if asked != given:
         raise Refused(
             f"the driver answered for {given} where {asked} was allocated to {claim}; "
@@ -302,8 +301,15 @@ def _others(holdings: Holdings, uid: str) -> Holdings:
 
 def same_devices(entry: Entry, claim: Claim) -> bool:
     """Whether the claim still has the devices it was prepared with."""
-    written = [(g.request, g.pool, g.device, g.share_id) for g in entry.grants]
-    return written == [(a.base_request, a.pool, a.device, a.share_id) for a in claim.allotments]
+    return _given(entry.grants) == _asked(claim)
+
+
+def _asked(claim: Claim) -> list[tuple[str, str, str, str | None]]:
+    return [(a.base_request, a.pool, a.device, a.share_id) for a in claim.allotments]
+
+
+def _given(grants: Iterable[Grant]) -> list[tuple[str, str, str, str | None]]:
+    return [(g.request, g.pool, g.device, g.share_id) for g in grants]
 
 
 def _same_record(one: Entry, other: Entry) -> bool:

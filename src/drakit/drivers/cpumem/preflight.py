@@ -13,7 +13,7 @@ from typing import Final
 
 from drakit.drivers.cpumem.hugepages.settings import doubts
 from drakit.drivers.cpumem.hugepages.sizes import kernel_size_name, size_name
-from drakit.drivers.cpumem.qos.kubeletconfig import KubeletConfigError, KubeletFiles
+from drakit.drivers.cpumem.qos.kubeletconfig import KubeletFiles
 from drakit.drivers.cpumem.qos.ownership import decide
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.kit.selfcheck import Finding
@@ -214,11 +214,7 @@ def about_hugepages(config: CpuMemConfig, machine: Machine) -> Iterator[Finding]
 
 def about_kubelet(config: CpuMemConfig, files: KubeletFiles) -> Iterator[Finding]:
     """Managers that hand out the same things, and what the driver leaves to the kubelet."""
-    try:
-        kubelet = files.read()
-        problem = f"there is no {files.path}"
-    except KubeletConfigError as error:
-        kubelet, problem = None, f"its configuration cannot be read: {error}"
+    kubelet, problem = files.read_or_say()
     if kubelet is None:
         yield Finding(
             "kubelet",

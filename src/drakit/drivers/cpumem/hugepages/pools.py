@@ -139,21 +139,22 @@ class HugepagePools:
 
         Raises :class:`Refused` when the kernel does not give them or the budget does not allow them.
         """
-        wanted = self._pages([entry])
-        if wanted:
-            demands = self._demands(driver, [*holdings, entry])
-            living = frozenset(holdings.entries) | {entry.uid}
-            await asyncio.to_thread(self._serve, entry, wanted, demands, living)
+        await self._fetch(driver, entry, holdings, frozenset(holdings.entries) | {entry.uid})
 
     async def promise(self, driver: Driver, entry: Entry, holdings: Holdings) -> None:
         """Grow the pools for a claim whose pod is not here yet; else like :meth:`provide`.
 
         The pages are not in use before the claim is provided for, and must still be free then.
         """
+        await self._fetch(driver, entry, holdings, None)
+
+    async def _fetch(
+        self, driver: Driver, entry: Entry, holdings: Holdings, living: frozenset[str] | None
+    ) -> None:
         wanted = self._pages([entry])
         if wanted:
             demands = self._demands(driver, [*holdings, entry])
-            await asyncio.to_thread(self._serve, entry, wanted, demands, None)
+            await asyncio.to_thread(self._serve, entry, wanted, demands, living)
 
     async def settle(self, driver: Driver, pods: Sequence[PodView], holdings: Holdings) -> None:
         """Retry what was short, and give back what has been spare for long enough."""

@@ -105,6 +105,13 @@ class KubeletFiles:
             merged = _merge({} if merged is None else merged, document)
         return None if merged is None else _convert(merged, self.path)
 
+    def read_or_say(self) -> tuple[KubeletConfig | None, str]:
+        """The configuration, or None and why it is not known. Never raises."""
+        try:
+            return self.read(), f"there is no {self.path}"
+        except KubeletConfigError as problem:
+            return None, f"its configuration cannot be read: {problem}"
+
     def drop_ins(self) -> list[str]:
         """The drop-ins in the order in which the kubelet takes them.
 
