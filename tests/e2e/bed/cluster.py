@@ -288,6 +288,9 @@ def busybox_pod(
             "resourceClaims": references,
             "terminationGracePeriodSeconds": 1,
             "restartPolicy": "Never",
+            # It talks to nobody: a network of its own would be three programs at its start and end.
+            "hostNetwork": True,
+            "automountServiceAccountToken": False,
             **spec,
         },
     }

@@ -71,6 +71,7 @@ class Node:
         """Prepare the disks; ``plane`` makes it a node of that cluster, ``None`` a lone runtime."""
         self.name, self.shape = name, shape
         self._run = run
+        self._cgroups: dict[str, str] = {}  # a container's never changes, and looking is slow
         self.network = Network(next(_numbers), free_port(), free_port())
         self._agent = GuestAgent(self.network.agent_port, secrets.token_hex(16))
         files = NodeFiles(name, pins, self.network, self._agent.token, plane)
@@ -230,11 +231,11 @@ class Node:
     # Containers, as the kernel sees them ------------------------------------------------
 
     def container_cgroup(self, container_id: str) -> str:
-        """The cgroup directory of a running container, found through its first process."""
-        path = self.python(_FIND_CGROUP, container=container_id)
+        """The cgroup directory of a running container."""
+        path = self._cgroups.get(container_id) or self.python(_FIND_CGROUP, container=container_id)
         if not path:
             raise GuestError(f"{self.name}: no cgroup for container {container_id}")
-        return str(path)
+        return self._cgroups.setdefault(container_id, str(path))
 
     def cgroup_file(self, container_id: str, file: str) -> str:
         """One file of a container's cgroup."""

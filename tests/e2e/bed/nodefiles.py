@@ -70,7 +70,8 @@ class NodeFiles:
             "type": "bridge",
             "bridge": "cni0",
             "isGateway": True,
-            "ipMasq": True,
+            # The address translation is one rule of the guest's init, not ten iptables per pod.
+            "ipMasq": False,
             "ipam": {
                 "type": "host-local",
                 "ranges": [[{"subnet": subnet}]],
