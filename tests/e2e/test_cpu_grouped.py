@@ -5,6 +5,8 @@ The node: cores {0,1} {2,3} on NUMA node 0, {4,5} {6,7} on NUMA node 1; CPU 0 is
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.e2e.bed.cluster import Cluster, busybox_pod
@@ -132,44 +134,42 @@ def test_requests_are_kept_together_by_match_attribute_and_fall_back_by_first_av
     modest.runs_only_on(modest.cpus)
 
 
-def test_every_pod_of_a_template_gets_cpus_of_its_own(
-    driver: ChartDriver, cluster: Cluster, namespace: str
-) -> None:
+@pytest.fixture(scope="module")
+def crowd(driver: ChartDriver, cluster: Cluster) -> Iterator[str]:
+    """The namespace of two pods of one template, and of one whose two containers share a claim."""
     reference = [{"name": "cpus", "resourceClaimTemplateName": "one-core"}]
     pods = [busybox_pod(name, BUSY, claims=reference) for name in ("a", "b")]
-    cluster.apply([template("one-core", amount(2)), *pods], namespace)
-    first, second = running(cluster, namespace, "a", "b")
+    owner = pod_with("owner", "taken")
+    (main,) = owner["spec"]["containers"]
+    owner["spec"]["containers"] = [main, {**main, "name": "helper"}]
+    with cluster.namespace("crowd") as name:
+        objects = [template("one-core", amount(2)), *pods, claim("taken", amount(2)), owner]
+        cluster.apply(objects, name)
+        yield name
+
+
+def test_every_pod_of_a_template_gets_cpus_of_its_own(cluster: Cluster, crowd: str) -> None:
+    first, second = running(cluster, crowd, "a", "b")
     assert len(first.cpus) == len(second.cpus) == 2
     assert first.cpus.isdisjoint(second.cpus)
     first.runs_only_on(first.cpus)
     second.runs_only_on(second.cpus)
 
 
-def test_two_containers_of_a_pod_share_its_claim(
-    driver: ChartDriver, cluster: Cluster, namespace: str
-) -> None:
-    pod = pod_with("owner", "shared")
-    (main,) = pod["spec"]["containers"]
-    pod["spec"]["containers"] = [main, {**main, "name": "helper"}]
-    cluster.apply([claim("shared", amount(2)), pod], namespace)
-    owner = cluster.wait_for_pod("owner", namespace)
-    main_kernel, helper = Kernel(cluster, owner, "main"), Kernel(cluster, owner, "helper")
-    assert len(main_kernel.cpus) == 2
-    main_kernel.runs_only_on(helper.cpus)
+def test_two_containers_of_a_pod_share_its_claim(cluster: Cluster, crowd: str) -> None:
+    owner = cluster.wait_for_pod("owner", crowd)
+    main, helper = Kernel(cluster, owner, "main"), Kernel(cluster, owner, "helper")
+    assert len(main.cpus) == 2
+    main.runs_only_on(helper.cpus)
 
 
-def test_a_second_pod_is_refused_a_claim_in_use(
-    driver: ChartDriver, cluster: Cluster, namespace: str
-) -> None:
-    cluster.apply([claim("taken", amount(2)), pod_with("owner", "taken")], namespace)
-    (owner,) = running(cluster, namespace, "owner")
-    cluster.apply(pod_with("intruder", "taken"), namespace)
+def test_a_second_pod_is_refused_a_claim_in_use(cluster: Cluster, crowd: str) -> None:
+    owner = Kernel(cluster, cluster.wait_for_pod("owner", crowd), "main")
+    cluster.apply(pod_with("intruder", "taken"), crowd)
     cluster.wait(
         "a container of the intruder to be created or refused",
-        lambda: cluster.api.get("v1", "Pod", "intruder", namespace)["status"].get(
-            "containerStatuses"
-        ),
+        lambda: cluster.api.get("v1", "Pod", "intruder", crowd)["status"].get("containerStatuses"),
     )
-    event = cluster.wait_for_event(namespace, "taken", about="intruder", limit=45)
+    event = cluster.wait_for_event(crowd, "taken", about="intruder", limit=45)
     assert "owner" in event, f"the event should name the pod that has the claim: {event}"
     owner.runs_only_on(owner.cpus)

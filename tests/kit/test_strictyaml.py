@@ -23,7 +23,8 @@ def test_a_key_given_twice_is_refused() -> None:
     "text",
     [
         "a: [", "a: 2001-99-99", "a: !!bool perhaps", "a: !!int ''", "a: !!float x",
-        "a: !!timestamp then", "a: !!set [1]", "a: " + "9" * 5000, "\ud800", "a: !!python/name:os {}",
+        "a: &a {x: 1}\nb: {<<: *a}", "a: !!timestamp then", "a: !!set [1]", "a: " + "9" * 5000,
+        "\ud800", "a: !!python/name:os {}",
     ],
 )  # fmt: skip
 def test_what_is_no_value_is_refused(text: str) -> None:
