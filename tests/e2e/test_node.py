@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -82,11 +83,19 @@ def test_hugepages_can_be_requested_from_the_node(cluster: Cluster, node: Node) 
     assert allocatable["hugepages-1Gi"] == f"{node.shape.hugepages['1G']}Gi"
 
 
+@pytest.fixture(scope="module")
+def pods(cluster: Cluster) -> Iterator[str]:
+    """The namespace of two plain pods, started at once."""
+    with cluster.namespace("pods") as name:
+        talker = busybox_pod("talker", "echo hello from the guest")
+        cluster.apply([busybox_pod("plain", BUSY), talker], name)
+        yield name
+
+
 def test_a_plain_pod_runs_on_every_cpu_of_the_machine(
-    cluster: Cluster, node: Node, namespace: str
+    cluster: Cluster, node: Node, pods: str
 ) -> None:
-    cluster.apply(busybox_pod("plain", BUSY), namespace)
-    pod = cluster.wait_for_pod("plain", namespace)
+    pod = cluster.wait_for_pod("plain", pods)
     container = cluster.container_id(pod)
     everything = frozenset(range(node.shape.cpu_count))
     assert node.effective_cpus(container) == everything
@@ -96,10 +105,9 @@ def test_a_plain_pod_runs_on_every_cpu_of_the_machine(
     assert node.last_cpus(pid) <= everything
 
 
-def test_the_log_of_a_pod_is_read_through_the_api_server(cluster: Cluster, namespace: str) -> None:
-    cluster.apply(busybox_pod("talker", "echo hello from the guest"), namespace)
-    cluster.wait_for_pod("talker", namespace, "Succeeded")
-    assert cluster.logs("talker", namespace) == "hello from the guest\n"
+def test_the_log_of_a_pod_is_read_through_the_api_server(cluster: Cluster, pods: str) -> None:
+    cluster.wait_for_pod("talker", pods, "Succeeded")
+    assert cluster.logs("talker", pods) == "hello from the guest\n"
 
 
 def test_the_sampler_sees_where_a_pinned_loop_runs(node: Node) -> None:
