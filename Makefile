@@ -7,6 +7,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 # The environment is made anew when the lock file changes, drakit installed again when its metadata does.
+# --no-deps: the lock is complete, and older pips (Debian 12's) stumble over a package that is wanted with an extra
+# as soon as it has a newer release than the locked one; `pip check` holds the lock to being complete.
 LOCKED := $(VENV)/.locked-$(shell cksum < requirements-dev.lock | cut -d' ' -f1)
 STAMP  := $(VENV)/.drakit-$(shell cat requirements-dev.lock pyproject.toml | cksum | cut -d' ' -f1)
 # Half as many again as there are CPUs: many tests wait for something.
@@ -26,11 +28,12 @@ $(LOCKED):
 	@echo "creating $(VENV) (locked dependencies from PyPI)"
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-dev.lock
 	@touch $@
 
 $(STAMP): $(LOCKED)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m pip --disable-pip-version-check check > $(VENV)/check.log || { cat $(VENV)/check.log; exit 1; }
 	@touch $@
 
 .PHONY: demo
