@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from tests.e2e.bed.cluster import Cluster
-from tests.e2e.bed.deploy import build_image, build_packages
+from tests.e2e.bed.deploy import build_image, unpack_packages
 from tests.e2e.bed.driver import ChartDriver
 from tests.e2e.bed.emulator import EmulatorDiedError
 from tests.e2e.bed.host import Ability, what_can_run
@@ -29,6 +29,7 @@ from tests.e2e.bed.shapes import Shape, load_shapes
 ARTIFACTS = REPOSITORY / "build" / "e2e-artifacts"
 _beds: list[Cluster | Node] = []
 _repeated: list[str] = []
+_done: set[str] = set()
 _node_tier: list[ExitStack] = []
 """What ends the node tier's machine: two at once starve each other on two cores."""
 _DEATH = pytest.StashKey[str]()
@@ -50,12 +51,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _needs(item: pytest.Item) -> int:
     """The order of tests: the cluster and a driver on it stay once they are there.
 
-    So what needs neither has the machine for itself, and plain pods are seen on a plain node.
+    So what needs neither has the machine for itself, and plain pods are seen on a plain node. What
+    needs no machine runs while one boots: the node tier's first, the cluster's beside the oracle.
     """
     wanted = set(getattr(item, "fixturenames", ()))
-    if "cluster" not in wanted:
-        return 0
-    return 2 if wanted & {"cpu_driver", "cpumem_driver"} else 1
+    tiers: tuple[set[str], ...] = (
+        {"cpu_driver", "cpumem_driver"},
+        {"cluster"},
+        {"bench"},
+        {"runtime"},
+    )
+    return next((-place for place, tier in enumerate(tiers) if wanted & tier), -len(tiers))
 
 
 # What there is ----------------------------------------------------------------------------
@@ -89,10 +95,13 @@ def making() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def cluster(ability: Ability, pins: Pins, shapes: dict[str, Shape]) -> Iterator[Cluster]:
-    """The cluster tier: a control plane and one ``smt2`` node, for the whole session."""
+def booting_cluster(
+    ability: Ability, pins: Pins, shapes: dict[str, Shape]
+) -> Iterator[Cluster | None]:
+    """A control plane, and a machine that will be its node; nothing where there can be none."""
     if not ability.cluster:
-        pytest.skip(f"no cluster tier on this machine: {ability.why_not()}")
+        yield None
+        return
     _end_node_tier()
     with Run.begin() as run:
         with making():
@@ -100,31 +109,70 @@ def cluster(ability: Ability, pins: Pins, shapes: dict[str, Shape]) -> Iterator[
         _beds.append(made)
         try:
             with making():
-                made.add_node("node-1", shapes["smt2"])
+                made.switch_node_on("node-1", shapes["smt2"])
             yield made
         finally:
             _beds.remove(made)
 
 
 @pytest.fixture(scope="session")
-def runtime(ability: Ability, pins: Pins, shapes: dict[str, Shape]) -> Iterator[Node]:
+def beside_the_boot(request: pytest.FixtureRequest) -> None:
+    """For a test that needs no machine: the cluster's, if any test will need it, boots meanwhile."""
+    if "cluster" in _wanted(request.session):
+        request.getfixturevalue("booting_cluster")
+
+
+@pytest.fixture(scope="session")
+def cluster(
+    request: pytest.FixtureRequest,
+    ability: Ability,
+    booting_cluster: Cluster | None,
+    ahead: Executor,
+) -> Cluster:
+    """The cluster tier: a control plane and one ``smt2`` node, for the whole session."""
+    if booting_cluster is None:
+        pytest.skip(f"no cluster tier on this machine: {ability.why_not()}")
+    node = booting_cluster.node
+    with making():
+        booting_cluster.wait_for_node(node)
+    if "image" in _wanted(request.session):
+        image: Future[Path] = request.getfixturevalue("image_to_be")
+        ahead.submit(lambda: node.load_image(image.result()))
+    return booting_cluster
+
+
+@pytest.fixture(scope="session")
+def booting_runtime(
+    ability: Ability, pins: Pins, shapes: dict[str, Shape]
+) -> Iterator[Node | None]:
+    """The node tier's machine, switched on."""
+    if not ability.vm:
+        yield None
+        return
+    with ExitStack() as stack:
+        run = stack.enter_context(Run.begin())
+        with making():
+            made = Node(run, pins, "runtime-1", shapes["smt2"], None)
+            made.switch_on()
+        _beds.append(made)
+        stack.callback(_beds.remove, made)
+        _node_tier.append(stack)
+        yield made
+    _end_node_tier()
+
+
+@pytest.fixture(scope="session")
+def runtime(ability: Ability, booting_runtime: Node | None) -> Node:
     """The node tier: one ``smt2`` machine with containerd and no kubelet, until the cluster is made.
 
     Shared: a test leaves it as it found it.
     """
-    if not ability.vm:
+    if booting_runtime is None:
         pytest.skip(f"no node tier on this machine: {ability.why_not()}")
-    with ExitStack() as stack:
-        run = stack.enter_context(Run.begin())
-        made = Node(run, pins, "runtime-1", shapes["smt2"], None)
-        _beds.append(made)
-        stack.callback(_beds.remove, made)
-        _node_tier.append(stack)
-        with making():
-            made.power_on()
-            made.wait_for_runtime()
-        yield made
-    _end_node_tier()
+    with making():
+        booting_runtime.wait_until_up()
+        booting_runtime.wait_for_runtime()
+    return booting_runtime
 
 
 def _end_node_tier() -> None:
@@ -146,41 +194,53 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]
         yield name
 
 
-_BUILDS: dict[str, tuple[Callable[[Path], Path], str]] = {
-    "packages": (build_packages, "site"),
-    "image": (build_image, "drakit.tar"),
-}
+@pytest.fixture(scope="session")
+def ahead() -> Iterator[Executor]:
+    """Does things before they are needed: a test that waits for the guest leaves one core idle."""
+    with ThreadPoolExecutor(1) as made:
+        yield made
 
 
 @pytest.fixture(scope="session", autouse=True)
-def made_ahead(
-    request: pytest.FixtureRequest, ability: Ability, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Future[Path]]]:
-    """What is built from this tree, begun at once: a machine that boots leaves one core idle."""
-    wanted = {
+def begun_at_once(request: pytest.FixtureRequest) -> None:
+    """What takes long and is needed later: the drivers' image, and the node tier's machine."""
+    wanted = _wanted(request.session)
+    for name, made in (("runtime", "booting_runtime"), ("image", "image_to_be")):
+        if name in wanted:
+            request.getfixturevalue(made)
+
+
+def _wanted(session: pytest.Session) -> set[str]:
+    """The fixtures of all tests that are still to run."""
+    return {
         name
-        for item in request.session.items
-        if not item.get_closest_marker("skip")
+        for item in session.items
+        if not item.get_closest_marker("skip") and item.nodeid not in _done
         for name in getattr(item, "fixturenames", ())
     }
-    with ThreadPoolExecutor(1) as builder:
-        yield {
-            name: builder.submit(build, tmp_path_factory.mktemp(name) / target)
-            for name, (build, target) in _BUILDS.items()
-            if name in wanted and (ability.cluster if name == "image" else ability.vm)
-        }
 
 
 @pytest.fixture(scope="session")
-def packages(made_ahead: dict[str, Future[Path]]) -> Path:
-    """drakit as it is in this tree, with its dependencies, for the guest's Python."""
-    return made_ahead["packages"].result()
+def image_to_be(
+    ability: Ability, tmp_path_factory: pytest.TempPathFactory, ahead: Executor
+) -> Future[Path] | None:
+    """The drivers' image, being built; nothing where no machine could run it."""
+    target = tmp_path_factory.mktemp("image") / "drakit.tar"
+    return ahead.submit(build_image, target) if ability.vm else None
 
 
 @pytest.fixture(scope="session")
-def image(made_ahead: dict[str, Future[Path]]) -> Path:
+def image(ability: Ability, image_to_be: Future[Path] | None) -> Path:
     """The drivers' image, built from this tree as ``make image`` does."""
-    return made_ahead["image"].result()
+    if image_to_be is None:
+        pytest.skip(f"no machine for the drivers here: {ability.why_not()}")
+    return image_to_be.result()
+
+
+@pytest.fixture(scope="session")
+def packages(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """drakit as it is in this tree, with its dependencies, for the guest's Python."""
+    return unpack_packages(image, tmp_path_factory.mktemp("packages"))
 
 
 @pytest.fixture(scope="session")
@@ -228,6 +288,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         _say(item.config, "the bed is thrown away; this test is repeated once on a new one")
         _throw_the_bed_away(item)
         reports = runtestprotocol(item, nextitem=nextitem, log=False)
+    _done.add(item.nodeid)
     for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)

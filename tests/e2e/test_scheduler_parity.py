@@ -142,7 +142,7 @@ class Bench:
 
 
 @pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
+def bench(beside_the_boot: None) -> Iterator[Bench]:
     if shutil.which("go") is None or shutil.which("openssl") is None:
         pytest.skip("the real scheduler is built with Go and needs openssl; one is missing")
     with Oracle() as oracle:

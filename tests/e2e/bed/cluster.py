@@ -50,15 +50,25 @@ class Cluster:
 
     def add_node(self, name: str, shape: Shape) -> Node:
         """Switch a machine on and wait until it is a Ready node."""
+        node = self.switch_node_on(name, shape)
+        self.wait_for_node(node)
+        return node
+
+    def switch_node_on(self, name: str, shape: Shape) -> Node:
+        """Let a machine boot on its own; it is a node after ``wait_for_node``."""
         node = Node(self._run, self.pins, name, shape, self.plane)
         add_route(self.plane.routes, name, node.network.kubelet_port)
         self.nodes.append(node)
         say(f"booting {name} ({shape.name})")
-        node.power_on()
-        say(f"{name} is up")
-        self.wait_for_ready(node)
-        say(f"{name} is Ready")
+        node.switch_on()
         return node
+
+    def wait_for_node(self, node: Node) -> None:
+        """Wait until a machine has booted and its kubelet calls it Ready."""
+        node.wait_until_up()
+        say(f"{node.name} is up")
+        self.wait_for_ready(node)
+        say(f"{node.name} is Ready")
 
     def remove_node(self, node: Node) -> None:
         """Switch a node off for good and forget it."""

@@ -6,19 +6,17 @@ manifests give it, never as an administrator.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 
-from .cache import Artefact
 from .cluster import Cluster
 from .gobuild import helm_program
 from .kubeconfig import with_token_file
@@ -29,62 +27,35 @@ from .progress import run_step
 from .waiting import NotYetError
 
 PACKAGES_IN_GUEST = "/opt/drakit"
-# What Debian 13's own interpreter can load.
-_GUEST_TAGS = (
-    *("--python-version", "3.13", "--implementation", "cp", "--only-binary=:all:"),
-    *("--abi", "cp313", "--abi", "abi3", "--abi", "none"),
-    *("--platform", "manylinux_2_28_x86_64", "--platform", "manylinux_2_17_x86_64"),
-    *("--platform", "manylinux2014_x86_64", "--platform", "any"),
-)
-_PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+"""The same place as in the image, which the bytecode names."""
 
 
-@dataclass(frozen=True)
-class GuestDependencies(Artefact):
-    """The locked dependencies of drakit for the guest's Python, as one importable directory."""
+def unpack_packages(image: Path, target: Path) -> Path:
+    """Fill ``target`` with drakit and its dependencies as they lie in the drivers' image.
 
-    lock: str
-    name: str = "dependencies"
-
-    @property
-    def version(self) -> str:  # type: ignore[override]
-        """A digest of the lock file."""
-        return hashlib.sha256(self.lock.encode()).hexdigest()[:8]
-
-    def recipe(self) -> dict[str, Any]:
-        """The lock file and the interpreter's tags."""
-        return {"lock": self.lock, "tags": _GUEST_TAGS}
-
-    def build(self, directory: Path, log: Path) -> None:
-        """Install every locked wheel, hashes verified."""
-        requirements = directory.with_name(f"{directory.name}.txt")
-        requirements.write_text(self.lock)
-        install = [*_PIP, "install", "--quiet", "--require-hashes", "--no-deps", "--no-compile"]
-        command = [*install, *_GUEST_TAGS, "--target", str(directory), "-r", str(requirements)]
-        run_step("drakit's dependencies for the guest", command, log=log)
-        requirements.unlink()
-
-
-def dependencies() -> GuestDependencies:
-    """The dependencies as the repository's lock file names them."""
-    return GuestDependencies((REPOSITORY / "requirements.lock").read_text())
-
-
-def build_packages(target: Path) -> Path:
-    """Fill ``target`` with drakit, from a wheel built now, and its dependencies."""
-    shutil.copytree(dependencies().get(), target)
-    wheels = target.with_name(f"{target.name}.wheels")
-    build = [*_PIP, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(wheels)]
-    subprocess.run([*build, str(REPOSITORY)], check=True)
-    (wheel,) = wheels.glob("*.whl")
-    install = [*_PIP, "install", "--quiet", "--no-deps", "--no-compile", "--target", str(target)]
-    subprocess.run([*install, *_GUEST_TAGS, "--upgrade", str(wheel)], check=True)
-    shutil.rmtree(wheels)
+    The image and the guest are of one Debian, so its bytecode is the guest's, too: compiling that
+    takes the emulated machine ten seconds.
+    """
+    with tarfile.open(image) as archive:
+        index = json.load(_member(archive, "manifest.json"))
+        (layer,) = index[0]["Layers"]
+        with tarfile.open(fileobj=_member(archive, layer), mode="r:gz") as files:
+            prefix = PACKAGES_IN_GUEST.lstrip("/") + "/"
+            inside = [entry for entry in files if entry.name.startswith(prefix)]
+            for entry in inside:
+                entry.name = entry.name.removeprefix(prefix)
+            files.extractall(target, inside, filter="data")
     return target
 
 
+def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
+    found = archive.extractfile(name)
+    assert found is not None
+    return found
+
+
 def install_packages(node: Node, packages: Path) -> None:
-    """Copy a directory made by ``build_packages`` into the guest."""
+    """Copy a directory made by ``unpack_packages`` into the guest."""
     node.put_tree(packages, PACKAGES_IN_GUEST)
 
 

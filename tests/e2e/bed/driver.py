@@ -22,15 +22,13 @@ class ChartDriver:
         """``chart`` is also the DaemonSet's name, ``driver`` the DRA driver's."""
         self._cluster, self.chart, self.name = cluster, chart, driver
         self.namespace = _NAMESPACE
-        self._image, self._loaded = image, set[str]()
+        self._image = image
         self._values: dict[str, Any] = {}
 
     def deploy(self, **values: Any) -> None:
         """Install, or upgrade to, these chart values and wait until the driver serves everywhere."""
         for node in self._cluster.nodes:
-            if node.name not in self._loaded:
-                node.load_image(self._image)
-                self._loaded.add(node.name)
+            node.load_image(self._image)
         self._values = {"image": {"pullPolicy": "Never"}, **values}
         self._apply()
         self.wait_until_serving()

@@ -7,6 +7,7 @@ import itertools
 import secrets
 import shlex
 import tarfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -72,6 +73,7 @@ class Node:
         self.name, self.shape = name, shape
         self._run = run
         self._cgroups: dict[str, str] = {}  # a container's never changes, and looking is slow
+        self._images, self._loading = set[Path](), threading.Lock()
         self.network = Network(next(_numbers), free_port(), free_port())
         self._agent = GuestAgent(self.network.agent_port, secrets.token_hex(16))
         files = NodeFiles(name, pins, self.network, self._agent.token, plane)
@@ -85,8 +87,12 @@ class Node:
 
     def power_on(self) -> None:
         """Switch on and wait until commands can be run."""
-        self._emulator.power_on()
+        self.switch_on()
         self.wait_until_up()
+
+    def switch_on(self) -> None:
+        """Switch on and let it boot."""
+        self._emulator.power_on()
 
     def wait_until_up(self) -> None:
         """Wait until the agent answers."""
@@ -173,9 +179,15 @@ class Node:
             raise GuestError(f"{self.name}: cannot unpack {source} into {destination}: {done.err}")
 
     def load_image(self, archive: Path) -> None:
-        """Import an image archive (OCI or docker) into the runtime, for pods that never pull."""
-        self._agent.put("/tmp/image.tar", archive.read_bytes(), 0o600)
-        self.run("ctr -n k8s.io images import /tmp/image.tar && rm /tmp/image.tar", 600)
+        """Import an image archive (OCI or docker) into the runtime, for pods that never pull.
+
+        Once for each archive, whoever asks, and in whatever thread.
+        """
+        with self._loading:
+            if archive not in self._images:
+                self._agent.put("/tmp/image.tar", archive.read_bytes(), 0o600)
+                self.run("ctr -n k8s.io images import /tmp/image.tar && rm /tmp/image.tar", 600)
+                self._images.add(archive)
 
     def spawn(
         self, name: str, argv: Sequence[str], environment: Mapping[str, str] | None = None
