@@ -55,6 +55,14 @@ def _restart_kubelet(cluster: Cluster, node: Node, driver: ChartDriver) -> None:
     cluster.wait_for_ready(node)
 
 
+def _upgrade_node(cluster: Cluster, node: Node, driver: ChartDriver) -> None:
+    """Both at once, as the upgrade of a node does."""
+    node.stop_service("kubelet")
+    node.restart_service("containerd")
+    node.start_service("kubelet")
+    cluster.wait_for_ready(node)
+
+
 def _restart_api_server(cluster: Cluster, node: Node, driver: ChartDriver) -> None:
     cluster.plane.restart("kube-apiserver")
 
@@ -77,9 +85,10 @@ def _roll_driver(cluster: Cluster, node: Node, driver: ChartDriver) -> None:
         pytest.param(_kill_driver, id="driver-killed"),
         pytest.param(_delete_driver_pod, id="driver-stopped", marks=pytest.mark.full),
         pytest.param(_roll_driver, id="driver-rolled-over-with-two-instances"),
-        pytest.param(_restart_containerd, id="containerd-restarted"),
+        pytest.param(_upgrade_node, id="containerd-and-kubelet-restarted"),
+        pytest.param(_restart_containerd, id="containerd-restarted", marks=pytest.mark.full),
         pytest.param(_kill_containerd, id="containerd-killed", marks=pytest.mark.full),
-        pytest.param(_restart_kubelet, id="kubelet-restarted"),
+        pytest.param(_restart_kubelet, id="kubelet-restarted", marks=pytest.mark.full),
         pytest.param(_restart_api_server, id="api-server-restarted", marks=pytest.mark.full),
     ],
 )

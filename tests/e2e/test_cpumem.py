@@ -44,6 +44,7 @@ CONFIG = {
 WORKER = 256 * MI
 FIRM = 128 * MI
 STEADY = 64 * MI
+RESTARTS = 5
 
 
 @dataclass(frozen=True)
@@ -158,19 +159,18 @@ def test_claimed_memory_is_protected_along_the_whole_chain(
     assert seen["classic"].chain("memory.min")[:2] == ["0", "0"]
 
 
-@pytest.mark.parametrize("restarts", [1, pytest.param(5, marks=pytest.mark.full)])
+@pytest.mark.full
 def test_the_limits_of_two_containers_survive_restarts_to_the_byte(
     residents: Residents,
     cluster: Cluster,
     node: Node,
     driver: ChartDriver,
     namespace: str,
-    restarts: int,
 ) -> None:
     before = _protected(cluster, residents)
     classic = MemoryKernel(cluster, residents.pods["classic"]).page_limits()
     assert classic[2:] == (str(8 * PAGE),) * 2
-    images = [f"drakit.test/busybox:{tag}" for tag in range(2, 2 + restarts)]
+    images = [f"drakit.test/busybox:{tag}" for tag in range(2, 2 + RESTARTS)]
     node.run(f"ctr -n k8s.io images tag --force drakit.test/busybox:1 {' '.join(images)}")
     cluster.apply(
         [

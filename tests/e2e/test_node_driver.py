@@ -37,7 +37,7 @@ def no_cpu_is_owned_twice(node: DrivenNode) -> None:
         sharer = node.run(node.pod(), environment=role("sharer"))
         owners = {node.owner(2, numa=1, **role("owner", 2))[0] for _ in range(2)}
         owners.add(node.owner(1, numa=0, **role("owner", 1))[0])
-        assert node.soon(lambda: owners <= set(watch.report().owners))
+        assert node.soon(lambda: owners <= set(watch.report().owners), limit=15)
         assert node.cpus(sharer) == {2, 3}
         watch.report().check()
 
