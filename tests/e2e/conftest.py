@@ -41,11 +41,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=_needs)
+    reasons = {}
     if not config.getoption("--full"):
-        reason = pytest.mark.skip(reason="takes long: runs with --full (make e2e-full)")
-        for item in items:
-            if item.get_closest_marker("full"):
-                item.add_marker(reason)
+        reasons["full"] = "takes long: runs with --full (make e2e-full)"
+    if (here := load_pins().kubernetes) != (newest := load_pins({}).kubernetes):
+        reasons["newest"] = f"is about Kubernetes {newest}, and this is {here}"
+    for item in items:
+        for marker, reason in reasons.items():
+            if item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def _needs(item: pytest.Item) -> int:

@@ -23,6 +23,9 @@ from tests.kit.limit_cases import CASES
 from tests.kit.test_limits import server_takes
 from tests.wire.kube.scenarios import SCENARIOS
 
+# Limits and gates are those of one release.
+pytestmark = pytest.mark.newest
+
 
 @pytest.fixture(scope="module")
 def oracle(ability: Ability) -> Iterator[Oracle]:

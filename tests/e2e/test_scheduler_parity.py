@@ -41,6 +41,7 @@ from tests.scheduler.wide_problems import (
 )
 from tests.scheduler.written import typed_cluster, write_problem
 
+pytestmark = pytest.mark.newest
 PATIENCE = 200_000
 """Steps above which kube-scheduler may run into its own timeout on a busy machine."""
 RENAMED = 500_000

@@ -155,6 +155,9 @@ class ControlPlane:
     def _spawn(self, name: str, program: Path, *flags: str) -> None:
         self.children[name] = self.run.start(name, [program, *flags])
 
+    def _spawn_component(self, name: str, *flags: str) -> None:
+        self._spawn(name, self._program(name), *flags, *self.pins.gate_flags)
+
     def _kubeconfig(self, user: str, pair: KeyPair) -> Path:
         path = self.keys.directory / f"{user}.kubeconfig"
         path.write_text(with_certificate(self.url, self.keys.authority.certificate, pair))
@@ -204,9 +207,8 @@ class ControlPlane:
             "--log-level=warn",
         )
         keys = self.keys
-        self._spawn(
+        self._spawn_component(
             "kube-apiserver",
-            self._program("kube-apiserver"),
             f"--etcd-servers=http://127.0.0.1:{etcd}",
             f"--secure-port={self.port}",
             "--bind-address=127.0.0.1",
@@ -227,9 +229,8 @@ class ControlPlane:
 
     def _start_controller_manager(self) -> None:
         pair = self.keys.authority.client("system:kube-controller-manager")
-        self._spawn(
+        self._spawn_component(
             "kube-controller-manager",
-            self._program("kube-controller-manager"),
             f"--kubeconfig={self._kubeconfig('kube-controller-manager', pair)}",
             f"--root-ca-file={self.keys.authority.certificate}",
             f"--service-account-private-key-file={self.keys.service_accounts}",
@@ -258,9 +259,8 @@ class ControlPlane:
                 }
             )
         )
-        self._spawn(
+        self._spawn_component(
             "kube-scheduler",
-            self._program("kube-scheduler"),
             f"--config={config}",
             "--bind-address=127.0.0.1",
             f"--secure-port={free_port()}",

@@ -90,9 +90,13 @@ class NodeFiles:
         url = f"https://{self.network.host}:{plane.port}"
         config = with_certificate(url, authority.certificate, client)
         (tree / "kubelet.kubeconfig").write_text(config)
-        (tree / "kubelet.json").write_text(json.dumps(_kubelet_configuration(), indent=1))
+        (tree / "kubelet.json").write_text(json.dumps(self._kubelet(), indent=1))
         service = _KUBELET_SERVICE.replace('"$1"', self.network.guest)
         (tree / "services" / "kubelet").write_text(service)
+
+    def _kubelet(self) -> dict[str, object]:
+        gates = dict.fromkeys(self.pins.gates, True)
+        return _kubelet_configuration() | ({"featureGates": gates} if gates else {})
 
 
 def _kubelet_configuration() -> dict[str, object]:

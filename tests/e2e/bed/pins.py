@@ -19,6 +19,7 @@ class Pins:
     kubernetes: str
     kubernetes_module: str
     kubernetes_programs: tuple[str, ...]
+    gates: tuple[str, ...]
     etcd: str
     etcd_module: str
     containerd: str
@@ -30,6 +31,11 @@ class Pins:
     guest_packages: tuple[str, ...]
     qemu_packages: tuple[str, ...]
     host_tools: Mapping[str, str]
+
+    @property
+    def gate_flags(self) -> list[str]:
+        """The feature gates on the command line of a component of the control plane."""
+        return [f"--feature-gates={gate}=true" for gate in self.gates]
 
     @property
     def containerd_is_debians(self) -> bool:
@@ -51,10 +57,12 @@ def load_pins(environ: Mapping[str, str] = os.environ) -> Pins:
             raise ValueError(f"{variable}={version}: versions.toml pins {what} {known}")
         return str(version)
 
+    kubernetes = chosen("kubernetes", "DRAKIT_E2E_KUBERNETES")
     return Pins(
-        kubernetes=chosen("kubernetes", "DRAKIT_E2E_KUBERNETES"),
+        kubernetes=kubernetes,
         kubernetes_module=data["kubernetes"]["module"],
         kubernetes_programs=tuple(data["kubernetes"]["programs"]),
+        gates=tuple(data["kubernetes"]["gates"].get(kubernetes, ())),
         etcd=chosen("etcd", "DRAKIT_E2E_ETCD"),
         etcd_module=data["etcd"]["module"],
         containerd=chosen("containerd", "DRAKIT_E2E_CONTAINERD"),
