@@ -25,6 +25,8 @@ from tests.e2e.cpu import (
     template,
 )
 
+pytestmark = pytest.mark.groups
+
 RESERVED = frozenset({0})
 EVERYTHING = frozenset(range(8)) - RESERVED
 

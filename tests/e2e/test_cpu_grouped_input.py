@@ -15,6 +15,8 @@ from tests.e2e.bed.driver import ChartDriver
 from tests.e2e.bed.kubernetes import Manifest
 from tests.e2e.cpu import BUSY, CLASS, amount, claim, on_numa_node, pod_with, running
 
+pytestmark = pytest.mark.groups
+
 EVERYTHING = frozenset(range(1, 8))
 _NOT_UNDERSTOOD = "the configuration for dra.cpu is not understood: "
 

@@ -19,6 +19,8 @@ from tests.e2e.bed.waiting import NotYetError
 from tests.e2e.bed.watch import watched, watching
 from tests.e2e.cpu import BUSY, Kernel, amount, claim, on_numa_node, pod_with, running
 
+pytestmark = pytest.mark.groups
+
 EVERYTHING = frozenset(range(1, 8))
 CLAIM = ("resource.k8s.io/v1", "ResourceClaim")
 # Says where it may run in the one place that outlives a container: its termination message.

@@ -11,6 +11,8 @@ from tests.e2e.bed.driver import ChartDriver
 from tests.e2e.bed.node import Node
 from tests.e2e.cpu import BUSY, Kernel, amount, claim, on_numa_node, pod_with, running
 
+pytestmark = pytest.mark.groups
+
 EVERYTHING = frozenset(range(8)) - {0}
 
 

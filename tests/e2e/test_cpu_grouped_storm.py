@@ -21,6 +21,8 @@ from tests.e2e.bed.waiting import NotYetError
 from tests.e2e.bed.watch import Watch, watched, watching
 from tests.e2e.cpu import BUSY, amount, claim, on_numa_node, pod_with, running, template
 
+pytestmark = pytest.mark.groups
+
 EVERYTHING = frozenset(range(1, 8))
 AT_ONCE = 4
 PATIENCE = 45.0

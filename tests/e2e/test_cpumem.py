@@ -30,6 +30,8 @@ from tests.e2e.cpumem import (
     wanting,
 )
 
+pytestmark = pytest.mark.groups
+
 RESERVED_CPU = 0
 RESERVED_MEMORY = {0: 128 * MI, 1: 64 * MI}
 RESERVED_PAGES = {0: 4, 1: 0}

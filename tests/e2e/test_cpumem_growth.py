@@ -24,7 +24,7 @@ from tests.e2e.cpumem import (
     wanting,
 )
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.groups]
 WANTED = 250
 LEFT = 160 * MI
 """What the hog leaves free: not enough for the pages."""

@@ -23,7 +23,7 @@ from tests.e2e.cpumem import (
     wanting,
 )
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.groups]
 FAR = 3
 
 

@@ -17,7 +17,7 @@ from tests.e2e.bed.node import Node
 from tests.e2e.cpu import claim, pod_with
 from tests.e2e.cpumem import MI, MemoryKernel, holding_pod, wait_for_holding, wanting
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.groups]
 
 KUBELET = "/bed-node/kubelet.json"
 CACHED = 160 * MI

@@ -24,6 +24,8 @@ from tests.e2e.cpu import BUSY, claim, pod_with, running
 from tests.e2e.cpumem import MI, MemoryKernel, holding_pod, on_numa_node, wanting
 from tests.e2e.test_cpu_grouped_storm import Storm
 
+pytestmark = pytest.mark.groups
+
 EVERYTHING = frozenset(range(1, 8))
 TOUCHED = 8 * MI
 """Of the claimed memory: what is promised is looked at, touching it all would only take time."""

@@ -17,7 +17,7 @@ from tests.e2e.bed.node import Node
 from tests.e2e.bed.waiting import NotYetError
 from tests.e2e.cpu import BUSY, amount, claim, on_numa_node, pod_with, running
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.groups]
 SLICE = ("resource.k8s.io/v1", "ResourceSlice")
 CLAIM = ("resource.k8s.io/v1", "ResourceClaim")
 EVERYTHING = frozenset(range(1, 8))

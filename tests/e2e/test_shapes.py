@@ -64,6 +64,7 @@ def test_the_slices_match_the_machine_cpu_by_cpu(
     assert pod.mems == {number for number, numa in enumerate(other.shape.numa) if last in numa.cpus}
 
 
+@pytest.mark.groups
 def test_groups_are_the_numa_nodes_with_cpus_and_caches_are_heeded(
     cluster: Cluster, cpu_driver: ChartDriver, other: Node, namespace: str
 ) -> None:
