@@ -84,7 +84,8 @@ def _roll_driver(cluster: Cluster, node: Node, driver: ChartDriver) -> None:
 @pytest.mark.parametrize(
     "disturb",
     [
-        # In the default run a driver is killed in the node tier (test_node_driver.py).
+        # The default run has fifteen minutes: there a driver is killed in the node tier
+        # (test_node_driver.py), and containerd and kubelet are restarted together.
         pytest.param(_kill_driver, id="driver-killed", marks=pytest.mark.full),
         pytest.param(_delete_driver_pod, id="driver-stopped", marks=pytest.mark.full),
         pytest.param(_roll_driver, id="driver-rolled-over-with-two-instances"),

@@ -161,6 +161,7 @@ def test_claimed_memory_is_protected_along_the_whole_chain(
     assert seen["classic"].chain("memory.min")[:2] == ["0", "0"]
 
 
+# Six starts of a pair: too long for the default run, where the residents show the same limits once.
 @pytest.mark.full
 def test_the_limits_of_two_containers_survive_restarts_to_the_byte(
     residents: Residents,
