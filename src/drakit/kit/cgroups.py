@@ -13,12 +13,15 @@ Nothing here trusts a path: it is taken apart, and ``..`` is refused.
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from drakit.core.cpuset import CpuSet
 
 _LARGEST_FILE: Final = 1 << 16
+_POD: Final = re.compile(r"(?:^|-)pod[0-9A-Za-z_.-]+$")
 _DEEPEST_POD: Final = 6
 """How far below the mount a pod's cgroup can be: three levels, and more with the kubelet's cgroupRoot."""
 
@@ -121,6 +124,17 @@ class CgroupTree:
             if path.count("/") >= _DEEPEST_POD or found:
                 names.clear()
         return found
+
+    def all_containers(self) -> Iterator[str]:
+        """The cgroups directly below every pod's cgroup, wherever the kubelet has put them."""
+        top = self.directory("cpuset", "").rstrip("/")
+        for directory, names, _ in os.walk(top):
+            path = os.path.relpath(directory, top)
+            if _POD.search(os.path.basename(path)):
+                yield from (f"{path}/{name}" for name in sorted(names))
+                names.clear()
+            elif path.count("/") >= _DEEPEST_POD:
+                names.clear()
 
     def populated(self, path: str) -> bool:
         """Whether a container's cgroup has processes, in itself or below."""

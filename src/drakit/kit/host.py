@@ -44,8 +44,6 @@ _LOG = logging.getLogger(__name__)
 
 DriverGauges = Callable[[Driver, Holdings], Iterable[Gauge]]
 _OTHER_INSTANCE_SECONDS: Final = 2.0
-_IN_LINE_SECONDS: Final = 10.0
-"""How long an answer to the kubelet may wait for the runtime; the kubelet waits 45 seconds."""
 _SOCKET_CHECK_SECONDS: Final = 10.0
 _SHUTDOWN_SECONDS: Final = 5.0
 _TEND_SECONDS: Final = 10.0
@@ -87,16 +85,17 @@ class Host:
         source = ApiClaimSource(client, self.metrics)
         self.runtime = RuntimeHost(lambda: self.driver, self.ledger, options, self.metrics, source)
         self.tending = self._tending(steward) if steward is not None else None
+        self._specs = ClaimSpecs(options.cdi_dir, self.driver.cdi_kind)
         self.preparer = Preparer(
             driver=lambda: self.driver,
             offer=lambda: self.offer,
             ledger=self.ledger,
             source=source,
-            cdi=ClaimSpecs(options.cdi_dir, self.driver.cdi_kind),
+            cdi=self._specs,
             metadata=MetadataFiles(self._plugin_dir, name),
             changed=self._ledger_changed,
             provide=self.tending.provide if self.tending is not None else None,
-            in_line=self._in_line,
+            in_line=self.runtime.vacate,
             user_of=self.runtime.user_of,
             metrics=self.metrics,
         )
@@ -162,6 +161,7 @@ class Host:
     async def _start(self) -> None:
         holdings = self.ledger.load()
         _LOG.info("ledger %s: %d claims", self.ledger.directory, len(holdings))
+        self.runtime.prepared_before = self._specs.claims()  # before specs without a record go
         await self.preparer.restore()
         if self._options.bind_address:
             self.port = await self._web.start(*listen_address(self._options.bind_address))
@@ -241,17 +241,6 @@ class Host:
         self._spawn(self.runtime.ledger_changed())
         if self.tending is not None:
             self._spawn(self.tending.now())
-
-    async def _in_line(self) -> None:
-        """Wait until containers have left what was assigned; in vain only if the runtime hangs.
-
-        An update that was pushed before the assignment may still wait in the runtime. It would be
-        applied after the claim's container was created, and give others the CPUs back.
-        """
-        task = self._spawn(self.runtime.ledger_changed())
-        _done, late = await asyncio.wait({task}, timeout=_IN_LINE_SECONDS)
-        if late:
-            _LOG.warning("the runtime has not updated containers in %g s", _IN_LINE_SECONDS)
 
     async def _promise(self, claim: Claim) -> None:
         """Make sure that a claim could be prepared here. Raises ``Refused``, or ``OSError``."""

@@ -150,6 +150,7 @@ class Ledger:
         self._lock = FileLock(os.path.join(directory, ".lock"))
         self._known: dict[str, tuple[Signature, Entry]] = {}
         self._ghosts: dict[str, dict[str, CpuSet]] = {}
+        self.held_for_running: dict[str, Mapping[str, CpuSet]] = {}
         self._stamp: Signature | None = None
         self.holdings = Holdings()
         self.unreadable: dict[str, str] = {}
@@ -255,18 +256,25 @@ class Ledger:
             self._ghosts[uid] = _salvage(_read(path))
         return True
 
-    def hold_for_ghost(self, uid: str, kind: str, numbers: CpuSet) -> None:
-        """Keep *numbers* for a claim whose record is damaged or gone: a running container has them.
+    def hold_for_running(self, held: Mapping[str, Mapping[str, CpuSet]]) -> bool:
+        """Keep numbers, by claim and kind, for running containers whose claim has no readable record.
 
-        Until the claim is unprepared or prepared again.
+        In memory only, in place of what was held so before; says whether that changes anything. A claim
+        that is unprepared or prepared again is held no longer.
         """
-        if uid not in self._known:
-            ghost = self._ghosts.setdefault(uid, {})
-            ghost[kind] = ghost.get(kind, CpuSet()) | numbers
-            self._rebuild()
+        if dict(held) == self.held_for_running:
+            return False
+        self.held_for_running = dict(held)
+        self._rebuild()
+        return True
 
     def _rebuild(self) -> None:
-        ghosts = {uid: held for uid, held in self._ghosts.items() if uid not in self._known}
+        ghosts: dict[str, dict[str, CpuSet]] = {}
+        for uid, held in (*self._ghosts.items(), *self.held_for_running.items()):
+            if uid not in self._known:
+                ghost = ghosts.setdefault(uid, {})
+                for kind, numbers in held.items():
+                    ghost[kind] = ghost.get(kind, CpuSet()) | numbers
         self.holdings = Holdings((entry for _, entry in self._known.values()), ghosts)
 
     def path(self, uid: str) -> str:
@@ -307,6 +315,7 @@ class Ledger:
     def _forget_ghost(self, uid: str) -> None:
         aside = self.unreadable.pop(uid, None)
         self._ghosts.pop(uid, None)
+        self.held_for_running.pop(uid, None)
         if aside is not None:
             atomicfile.remove_durably(aside)
 

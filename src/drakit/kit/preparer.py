@@ -90,7 +90,7 @@ class Preparer:
         metadata: MetadataFiles | None = None,
         changed: Callable[[Holdings], None] | None = None,
         provide: Callable[[Entry, Holdings], Awaitable[None]] | None = None,
-        in_line: Callable[[], Awaitable[None]] | None = None,
+        in_line: Callable[[Entry], Awaitable[None]] | None = None,
         user_of: Callable[[str], str | None] = lambda uid: None,
         metrics: Metrics | None = None,
     ) -> None:
@@ -140,7 +140,7 @@ class Preparer:
                 entry = await self._settle(transaction, wanted, claim.uid)
                 devices = self._derive(entry)
             if self._in_line is not None:  # without the lock: the runtime's events need the ledger
-                await self._in_line()
+                await self._in_line(entry)
             _LOG.info("prepared: %s", ", ".join(d.device for d in devices))
         return devices
 
