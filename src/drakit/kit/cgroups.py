@@ -286,9 +286,11 @@ def amount(text: str) -> float | None:
 
 def _rounded(file: str, wanted: float) -> int:
     """An amount as the kernel keeps it in *file*."""
-    unit = 1
-    if file.startswith("memory."):
-        unit = _PAGE_SIZE
-    elif size := _HUGE_SIZE.match(file):
-        unit = int(size[1]) * _UNITS[size[2]]
+    unit = _PAGE_SIZE if file.startswith("memory.") else hugepage_size(file) or 1
     return int(wanted) // unit * unit
+
+
+def hugepage_size(file: str) -> int | None:
+    """The page size in bytes that a hugetlb file is about; None for other files."""
+    found = _HUGE_SIZE.match(file)
+    return None if found is None else int(found[1]) * _UNITS[found[2]]
