@@ -43,8 +43,11 @@ def expand_slice(name: str) -> str:
     stem = name.removesuffix(".slice")
     if stem in ("", "-"):
         return ""
-    parts = stem.split("-")
-    return "/".join("-".join(parts[: i + 1]) + ".slice" for i in range(len(parts)))
+    path, name = "", ""
+    for part in stem.split("-"):
+        name = f"{name}-{part}" if path else part
+        path = f"{path}/{name}.slice" if path else f"{name}.slice"
+    return path
 
 
 def relative_path(cgroups_path: str) -> str | None:
@@ -75,7 +78,8 @@ def parent_path(cgroup_parent: str) -> str | None:
 
 
 def _is_plain(path: str) -> bool:
-    return "\0" not in path and all(part not in ("", ".", "..") for part in path.split("/"))
+    whole = f"/{path}/"
+    return not ("\0" in path or "//" in whole or "/./" in whole or "/../" in whole)
 
 
 @dataclass(frozen=True, slots=True)
