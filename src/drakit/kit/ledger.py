@@ -340,21 +340,23 @@ class Ledger:
         descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for name in os.listdir(descriptor):
-                uid = name.removesuffix(_UNREADABLE).removesuffix(_SUFFIX)
-                if not _is_uid(uid):
+                if name.endswith(_UNREADABLE):
+                    uid = name.removesuffix(_UNREADABLE)
+                    if uid.endswith(_SUFFIX) and _is_uid(uid.removesuffix(_SUFFIX)):
+                        asides.add(uid.removesuffix(_SUFFIX))
                     continue
-                if name == uid + _SUFFIX:
-                    try:
-                        status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-                    except FileNotFoundError:
-                        continue
-                    except OSError:
-                        files[uid] = None
-                        continue
-                    if not stat.S_ISDIR(status.st_mode):  # a directory is nobody's record
-                        files[uid] = _signature(status)
-                elif name == uid + _SUFFIX + _UNREADABLE:
-                    asides.add(uid)
+                uid = name[: -len(_SUFFIX)]
+                if not name.endswith(_SUFFIX) or not (uid in self._known or _is_uid(uid)):
+                    continue
+                try:
+                    status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                except OSError:
+                    files[uid] = None
+                    continue
+                if not stat.S_ISDIR(status.st_mode):  # a directory is nobody's record
+                    files[uid] = _signature(status)
         finally:
             os.close(descriptor)
         return files, asides
@@ -362,12 +364,11 @@ class Ledger:
     def _up_to_date(self, uid: str, signature: Signature | None) -> bool:
         if uid in self._unread or signature is None:
             return False
-        known, newer = self._known.get(uid), self._newer.get(uid)
-        return signature in (
-            known[0] if known is not None else None,
-            newer.signature if newer is not None else None,
-            self._damaged.get(uid),
-        )
+        known = self._known.get(uid)
+        if known is not None:
+            return known[0] == signature
+        newer = self._newer.get(uid)
+        return signature == (newer.signature if newer is not None else self._damaged.get(uid))
 
     def _tracked(self) -> list[str]:
         return [*self._known, *self._newer, *self._damaged, *self._unread]
