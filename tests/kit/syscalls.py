@@ -102,12 +102,10 @@ class Interposer:
 
     def _two_paths(self, name):
         def call(source, target, **options):
-            return self._made(
-                name,
-                self._path(source),
-                self._path(target),
-                lambda: REAL[name](source, target, **options),
-            )
+            old, new = self._path(source), self._path(target)
+            self._made(name, old, new, lambda: REAL[name](source, target, **options))
+            if name != "link":  # open files go with their names
+                self._paths = {d: new if path == old else path for d, path in self._paths.items()}
 
         return call
 
