@@ -381,7 +381,7 @@ class Ledger:
             return self._forget_file(uid)
         except OSError as problem:
             return self._note_unread(uid, problem)
-        return self._reread(uid, signature)
+        return not self._up_to_date(uid, signature) and self._reread(uid, signature)
 
     def _forget_file(self, uid: str) -> bool:
         if self._damaged.pop(uid, None) is not None:
@@ -657,11 +657,17 @@ class Transaction:
             raise Unreadable(uid, self._ledger.unreadable[uid])
         return self._ledger.holdings.get(uid)
 
+    def check_removable(self, uid: str) -> None:
+        """Raise :class:`NotReady` where :meth:`remove` would; before anything else is removed."""
+        self._ledger._check_seen(uid)
+
     def check_complete(self) -> None:
         """Raise :class:`NotReady` while a file may hold what looks free (see the module)."""
         why = self._ledger._why_incomplete()
         if why is not None:
-            raise NotReady(f"nothing new can be assigned on this node: {why}")
+            raise NotReady(
+                f"nothing new can be assigned on this node: {why}; the kubelet tries again"
+            )
 
     def put(self, entry: Entry, offer: Offer) -> None:
         """Make *entry* true, durably. Raises :class:`Conflict` and changes nothing if it cannot be.

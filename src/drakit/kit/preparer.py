@@ -193,6 +193,7 @@ class Preparer:
                         f"it is given back when that has",
                         reason="in-use",
                     )
+                transaction.check_removable(claim.uid)
                 self._tombstones.mark(claim.uid)
                 entry = transaction.holdings.get(claim.uid)
                 self._cdi.remove(claim.uid)
