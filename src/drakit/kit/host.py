@@ -2,8 +2,9 @@
 
 Start order, each step only when the one before holds:
 
-1. discover the machine, make the driver, load the ledger, make the derived files true;
-2. serve health pages and the kubelet's service socket (nobody knows of it yet);
+1. discover the machine, make the driver, serve health pages;
+2. load the ledger (again and again until that succeeds), make the derived files true, and serve the
+   kubelet's service socket: calls are rejected until the next step is done;
 3. synchronise with the container runtime, and publish slices;
 4. only then create the registration socket: from now on the kubelet may send claims.
 
@@ -46,6 +47,7 @@ DriverGauges = Callable[[Driver, Holdings], Iterable[Gauge]]
 _OTHER_INSTANCE_SECONDS: Final = 2.0
 _SOCKET_CHECK_SECONDS: Final = 10.0
 _SHUTDOWN_SECONDS: Final = 5.0
+_LOAD_AGAIN_SECONDS: Final = 2.0
 _TEND_SECONDS: Final = 10.0
 """The kubelet rewrites its cgroups on its own time, at the latest every minute for the QoS classes."""
 _PUBLISHING_SECONDS: Final = 5.0
@@ -97,6 +99,7 @@ class Host:
             provide=self.tending.provide if self.tending is not None else None,
             in_line=self.runtime.vacate,
             user_of=self.runtime.user_of,
+            not_ready=lambda: self.runtime.problem,
             metrics=self.metrics,
         )
         self.plugin = KubeletPlugin(
@@ -112,6 +115,7 @@ class Host:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] | None = None
         self.port: int | None = None
+        self._not_loaded: str | None = "the ledger has not been read yet"
         self.metrics.add_source(self._gauges)
         if gauges is not None:
             self.metrics.add_source(lambda: gauges(self.driver, self.ledger.holdings))
@@ -148,7 +152,7 @@ class Host:
         self._failed = asyncio.get_running_loop().create_future()
         self._handle_signals()
         try:
-            await self._start()
+            await self._start(self._failed)
             await self._failed  # settled by stop(), or by the first task that fails
         finally:
             await self._shut_down()
@@ -158,13 +162,12 @@ class Host:
         if self._failed is not None and not self._failed.done():
             self._failed.set_result(None)
 
-    async def _start(self) -> None:
-        holdings = self.ledger.load()
-        _LOG.info("ledger %s: %d claims", self.ledger.directory, len(holdings))
-        self.runtime.prepared_before = self._specs.claims()  # before specs without a record go
-        await self.preparer.restore()
+    async def _start(self, stopped: asyncio.Future[None]) -> None:
         if self._options.bind_address:
             self.port = await self._web.start(*listen_address(self._options.bind_address))
+        await self._load(stopped)
+        if stopped.done():
+            return
         await self.plugin.start_service()
         self.publisher.publish(self.offer)
         self._report_health()
@@ -181,6 +184,23 @@ class Host:
             self._spawn(self._every(self._options.rediscover_seconds, self.rediscover))
         if self._options.verify_seconds and self._options.cgroup_root:
             self._spawn(self._every(self._options.verify_seconds, self.verify))
+
+    async def _load(self, stopped: asyncio.Future[None]) -> None:
+        """Read the ledger; while its directory cannot be used, stay alive, not ready, and try again."""
+        while not stopped.done():
+            try:
+                self.ledger.load()
+                # Before specs without a record are removed: they are evidence of a claim.
+                self.runtime.prepared_before |= self._specs.claims()
+                await self.preparer.restore()
+            except OSError as problem:
+                self._not_loaded = f"the ledger {self.ledger.directory} cannot be used: {problem}"
+                _LOG.error("%s; trying again in %g s", self._not_loaded, _LOAD_AGAIN_SECONDS)
+                await asyncio.wait({stopped}, timeout=_LOAD_AGAIN_SECONDS)
+            else:
+                self._not_loaded = None
+                break
+        _LOG.info("ledger %s: %d claims", self.ledger.directory, len(self.ledger.holdings))
 
     async def _shut_down(self) -> None:
         for task in list(self._tasks):
@@ -262,13 +282,18 @@ class Host:
 
     async def _notice_other_instance(self) -> None:
         """Another instance may prepare or unprepare on the same ledger: follow within seconds."""
+        unseen = self.ledger.unseen
         while True:
             await asyncio.sleep(_OTHER_INSTANCE_SECONDS)
             try:
                 changed = self.ledger.refresh()
+                if unseen - self.ledger.unseen:  # files that are understood again
+                    await self.preparer.restore()
+                    changed = True
             except OSError as problem:
                 _LOG.error("cannot read the ledger: %s", problem)
                 continue
+            unseen = self.ledger.unseen
             if changed:
                 await self.runtime.ledger_changed()
 
@@ -337,6 +362,7 @@ class Host:
             "runtime": self.runtime.problem,
             "kubelet": None if registered else self.plugin.state.error or "not registered yet",
             "slices": self.publisher.problem,
+            "checkpoint": self._not_loaded or self.ledger.problem,
             **binding,
         }
 

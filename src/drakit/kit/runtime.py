@@ -31,7 +31,7 @@ from drakit.kit.metrics import Gauge, Metrics
 from drakit.kit.options import HostOptions
 from drakit.kit.preparer import ClaimSource, ClaimSourceError
 from drakit.kit.pushing import Pusher
-from drakit.kit.verification import count_found, find_drift, write_directly
+from drakit.kit.verification import count_found, find_drift, find_intruders, write_directly
 from drakit.wire.nri.handler import Cause, Disconnect, Handler, Refusal, RuntimeInfo
 from drakit.wire.nri.options import PluginOptions
 from drakit.wire.nri.plugin import NriPlugin
@@ -453,12 +453,7 @@ class RuntimeHost(Handler):
         tree = CgroupTree(self._options.cgroup_root)
         drifts = find_drift(self.enforcer, tree, [container_id])
         if cpus := self.enforcer.exclusive_cpus(container_id):
-            others = [each for each in self.enforcer.containers if each != container_id]
-            drifts += [
-                drift
-                for drift in find_drift(self.enforcer, tree, others)
-                if drift.file == "cpuset.cpus" and (drift.found is None or drift.found & cpus)
-            ]
+            drifts += find_intruders(self.enforcer, tree, cpus, besides=container_id)
         if drifts:
             count_found(drifts, self._metrics)
             write_directly(drifts, tree, self._metrics)

@@ -49,7 +49,7 @@ class ClaimSpecs:
         """
         wanted = set(uids)
         self._directory.clean()
-        for uid in self._directory.entries():
+        for uid in self._directory.ids():
             if uid not in wanted and not uid.startswith("claim-"):
                 self._directory.remove(uid)
 
