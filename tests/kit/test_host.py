@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -449,3 +450,45 @@ async def test_an_instance_that_stands_by_asks_the_kernel_who_runs_on_a_claim() 
             await node.runtime.stop(running.containers["main"].id)
             await node.kubelet.reconcile()
             assert len(second.ledger.holdings) == 0
+
+
+IDLE_CLIENTS = """
+import socket, sys
+clients = []
+for _ in range(1000):
+    client = socket.socket()
+    client.setblocking(False)
+    client.connect_ex(("127.0.0.1", int(sys.argv[1])))
+    clients.append(client)
+print("connected", flush=True)
+sys.stdin.read()
+"""
+
+
+async def test_a_thousand_idle_http_clients_keep_no_claim_from_being_prepared() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))  # for the clients
+    clients: asyncio.subprocess.Process | None = None
+    try:
+        async with world() as node, serving(node, Pairs()) as host:
+            clients = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", IDLE_CLIENTS, str(host.port),
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, before[1]), before[1]))
+            assert clients.stdout is not None
+            assert await clients.stdout.readline() == b"connected\n"
+            node.allocate("c", [pair(1)], consumers=["p"])
+            running = await node.run_pod("p", {"main": ["c"]})
+            assert running is not None
+            reader, writer = await asyncio.open_connection("127.0.0.1", host.port)
+            writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"200" in await reader.readline()
+            writer.close()
+            assert host._web.connections <= 64
+            assert b"http_connections_dropped_total" in host.metrics.exposition()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        if clients is not None:
+            clients.kill()
+            await clients.communicate()

@@ -109,7 +109,9 @@ class Host:
         )
         self.publisher = Publisher(client, driver=name, node=node, metrics=self.metrics)
         self.binder = self._binder() if needs_binder(self.offer) else None
-        self._web = WebServer(self._routes())
+        self._web = WebServer(
+            self._routes(), dropped=lambda reason: self.metrics.http_dropped.labels(reason).inc()
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] | None = None
         self.port: int | None = None
