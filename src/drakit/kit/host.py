@@ -142,6 +142,7 @@ class Host:
             promises,
             driver=self.driver.name,
             pools=lambda: {pool.name or self._node for pool in self.offer.pools},
+            undecodable=self.metrics.undecodable.labels("resourceclaims").inc,
         )
 
     # -- life ------------------------------------------------------------------------------------
