@@ -492,3 +492,58 @@ async def test_a_thousand_idle_http_clients_keep_no_claim_from_being_prepared() 
         if clients is not None:
             clients.kill()
             await clients.communicate()
+
+
+@pytest.mark.parametrize("name", ["rediscover", "verify", "_mend_sockets"])
+async def test_a_defect_in_periodic_work_does_not_end_the_host(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("drakit.kit.host._SOCKET_CHECK_SECONDS", 0.01)
+    looks = []
+
+    async def broken(self: Host) -> None:
+        looks.append(name)
+        raise KeyError("defect")
+
+    monkeypatch.setattr(Host, name, broken)
+    often = {"rediscover_seconds": 0.01, "verify_seconds": 0.01}
+    async with world() as node, serving(node, **often) as host:
+        await eventually(lambda: "defect" in (host.conditions()["tasks"] or ""), "it is reported")
+        before = len(looks)
+        await eventually(lambda: len(looks) > before, "it is tried again")
+        node.allocate("c", [pair(1)], consumers=["p"])
+        assert (await node.run_pod("p", {"main": ["c"]})).containers["main"].cpus == "2-3"
+
+
+async def test_a_defect_while_containers_are_brought_in_line_does_not_end_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world() as node, serving(node) as host:
+        broken, plain = [ValueError("one"), KeyError("two")], host.runtime.ledger_changed
+
+        async def ledger_changed() -> None:
+            if broken:
+                raise broken.pop()
+            await plain()
+
+        monkeypatch.setattr(host.runtime, "ledger_changed", ledger_changed)
+        host._ledger_changed(host.ledger.holdings)
+        await eventually(lambda: not broken, "it is tried again until it succeeds")
+        await eventually(lambda: host.conditions()["tasks"] is None, "and then all is well")
+        assert b'task_failures_total{task="containers"} 2.0' in host.metrics.exposition()
+
+
+@pytest.mark.parametrize("part", ["runtime", "publisher"])
+@pytest.mark.parametrize("problem", [KeyError("defect"), None], ids=["fails", "returns"])
+async def test_the_host_ends_when_what_it_cannot_serve_without_ends(
+    part: str, problem: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ends(*_: object) -> None:
+        if problem is not None:
+            raise problem
+
+    async with world() as node:
+        host = node.host(Pairs, HostOptions(**node.settings()))
+        monkeypatch.setattr(getattr(host, part), "run", ends)
+        with pytest.raises(KeyError if problem else RuntimeError, match=r"defect|without a reason"):
+            await asyncio.wait_for(host.run(), 60)

@@ -37,6 +37,7 @@ from drakit.kit.specs import ClaimSpecs
 from drakit.kit.steward import Steward
 from drakit.kit.tending import Tending
 from drakit.kit.web import Page, WebServer, conditions_page
+from drakit.kit.work import Task, Work
 from drakit.wire.kube import Client
 from drakit.wire.kubelet import CallRecord, DeviceHealth, Health, KubeletPlugin
 
@@ -86,6 +87,8 @@ class Host:
         self.ledger = Ledger(options.ledger_dir(name))
         source = ApiClaimSource(client, self.metrics)
         self.runtime = RuntimeHost(lambda: self.driver, self.ledger, options, self.metrics, source)
+        self.work = Work(lambda name: self.metrics.task_failures.labels(name).inc())
+        self._repeating: set[str] = set()
         self.tending = self._tending(steward) if steward is not None else None
         self.preparer = Preparer(
             driver=lambda: self.driver,
@@ -125,6 +128,7 @@ class Host:
             lambda: self.driver,
             self.runtime.enforcer.pod_views,
             lambda: self.ledger.holdings,
+            self.work,
         )
         self.runtime.tend = tending.before_answering
         self.metrics.add_source(steward.gauges)
@@ -171,19 +175,23 @@ class Host:
         await self.plugin.start_service()
         self.publisher.publish(self.offer)
         self._report_health()
-        self._spawn(self.runtime.run(os.path.join(self._plugin_dir, "nri.lock")))
-        self._spawn(self.publisher.run())
+        # Without these two nothing is served: when they end, so does the process.
+        serving = self.runtime.run(os.path.join(self._plugin_dir, "nri.lock"))
+        self._spawn(serving if self._options.nri == "off" else _essential("runtime", serving))
+        self._spawn(_essential("publisher", self.publisher.run()))
+        # Everything else is done again when it fails.
+        work = self.work
         if self.binder is not None:
-            self._spawn(self.binder.run())
+            self._spawn(work.forever("binding", self.binder.run))
         if self.tending is not None:
-            self._spawn(self._every(_TEND_SECONDS, self.tending.now))
-        self._spawn(self._register_when_true())
-        self._spawn(self._notice_other_instance())
-        self._spawn(self._every(_SOCKET_CHECK_SECONDS, self._mend_sockets))
+            self._spawn(work.every(_TEND_SECONDS, "tending", self.tending.now))
+        self._spawn(work.until_done("registration", self._register_when_true))
+        self._spawn(work.forever("checkpoint", self._notice_other_instance))
+        self._spawn(work.every(_SOCKET_CHECK_SECONDS, "sockets", self._mend_sockets))
         if self._options.rediscover_seconds:
-            self._spawn(self._every(self._options.rediscover_seconds, self.rediscover))
+            self._spawn(work.every(self._options.rediscover_seconds, "discovery", self.rediscover))
         if self._options.verify_seconds and self._options.cgroup_root:
-            self._spawn(self._every(self._options.verify_seconds, self.verify))
+            self._spawn(work.every(self._options.verify_seconds, "verification", self.verify))
 
     async def _shut_down(self) -> None:
         for task in list(self._tasks):
@@ -230,20 +238,21 @@ class Host:
         await self.runtime.settled.wait()
         await self.plugin.register()
 
-    async def _every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        while True:
-            await asyncio.sleep(seconds)
-            try:
-                await work()
-            except (OSError, ValueError) as problem:
-                _LOG.warning("%s: %s; trying again in %g s", work.__name__, problem, seconds)
-
     # -- what changes ------------------------------------------------------------------------------
 
     def _ledger_changed(self, holdings: Holdings) -> None:
-        self._spawn(self.runtime.ledger_changed())
+        self._spawn(self._derive("containers", self.runtime.ledger_changed))
         if self.tending is not None:
-            self._spawn(self.tending.now())
+            self._spawn(self._derive("tending", self.tending.now))
+
+    async def _derive(self, name: str, task: Task) -> None:
+        """Bring something in line with the ledger; what fails is tried until it succeeds."""
+        if not await self.work.once(name, task) and name not in self._repeating:
+            self._repeating.add(name)
+            try:
+                await self.work.until_done(name, task)
+            finally:
+                self._repeating.discard(name)
 
     async def _in_line(self) -> None:
         """Wait until containers have left what was assigned; in vain only if the runtime hangs.
@@ -269,7 +278,7 @@ class Host:
 
     async def _refused_to_bind(self) -> None:
         """Offer what there really is first: the scheduler chooses again at once."""
-        await self._once(self.rediscover)
+        await self._rediscover_once()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PUBLISHING_SECONDS):
                 await self.publisher.published.wait()
@@ -303,13 +312,11 @@ class Host:
 
     def _spawn_rediscover(self) -> None:
         _LOG.info("SIGHUP: looking at the machine again")
-        self._spawn(self._once(self.rediscover))
+        self._spawn(self._rediscover_once())
 
-    async def _once(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        try:
-            await work()
-        except (OSError, ValueError) as problem:
-            _LOG.error("%s failed, the last good state stays: %s", work.__name__, problem)
+    async def _rediscover_once(self) -> None:
+        """Look at the machine again; when that fails, the last good state stays."""
+        await self.work.once("discovery", self.rediscover)
 
     async def verify(self) -> None:
         """Compare every container's cgroup with intent, and put right what differs."""
@@ -351,6 +358,7 @@ class Host:
             "runtime": self.runtime.problem,
             "kubelet": None if registered else self.plugin.state.error or "not registered yet",
             "slices": self.publisher.problem,
+            "tasks": self.work.problem,
             **binding,
         }
 
@@ -379,3 +387,11 @@ class Host:
                 problem is None,
                 (("condition", name),),
             )
+
+
+async def _essential(name: str, work: Coroutine[Any, Any, None]) -> None:
+    """Do what must not end; when it does, the process does."""
+    await work
+    raise RuntimeError(
+        f"the {name} task ended without a reason; the driver cannot serve without it"
+    )
