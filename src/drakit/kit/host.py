@@ -38,6 +38,7 @@ from drakit.kit.specs import ClaimSpecs
 from drakit.kit.steward import Steward
 from drakit.kit.tending import Tending
 from drakit.kit.web import Page, WebServer, conditions_page
+from drakit.kit.work import Task, Work
 from drakit.wire.kube import Client
 from drakit.wire.kubelet import CallRecord, DeviceHealth, Health, KubeletPlugin
 
@@ -86,6 +87,8 @@ class Host:
         self.ledger = Ledger(options.ledger_dir(name))
         source = ApiClaimSource(client, self.metrics)
         self.runtime = RuntimeHost(lambda: self.driver, self.ledger, options, self.metrics, source)
+        self.work = Work(lambda name: self.metrics.task_failures.labels(name).inc())
+        self._repeating: set[str] = set()
         self.tending = self._tending(steward) if steward is not None else None
         self._specs = ClaimSpecs(options.cdi_dir, self.driver.cdi_kind)
         self.preparer = Preparer(
@@ -111,7 +114,9 @@ class Host:
         )
         self.publisher = Publisher(client, driver=name, node=node, metrics=self.metrics)
         self.binder = self._binder() if needs_binder(self.offer) else None
-        self._web = WebServer(self._routes())
+        self._web = WebServer(
+            self._routes(), dropped=lambda reason: self.metrics.http_dropped.labels(reason).inc()
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] | None = None
         self.port: int | None = None
@@ -126,6 +131,7 @@ class Host:
             lambda: self.driver,
             self.runtime.enforcer.pod_views,
             lambda: self.ledger.holdings,
+            self.work,
         )
         self.runtime.tend = tending.before_answering
         self.metrics.add_source(steward.gauges)
@@ -143,6 +149,7 @@ class Host:
             promises,
             driver=self.driver.name,
             pools=lambda: {pool.name or self._node for pool in self.offer.pools},
+            undecodable=self.metrics.undecodable.labels("resourceclaims").inc,
         )
 
     # -- life ------------------------------------------------------------------------------------
@@ -171,19 +178,23 @@ class Host:
         await self.plugin.start_service()
         self.publisher.publish(self.offer)
         self._report_health()
-        self._spawn(self.runtime.run(os.path.join(self._plugin_dir, "nri.lock")))
-        self._spawn(self.publisher.run())
+        # Without these two nothing is served: when they end, so does the process.
+        serving = self.runtime.run(os.path.join(self._plugin_dir, "nri.lock"))
+        self._spawn(serving if self._options.nri == "off" else _essential("runtime", serving))
+        self._spawn(_essential("publisher", self.publisher.run()))
+        # Everything else is done again when it fails.
+        work = self.work
         if self.binder is not None:
-            self._spawn(self.binder.run())
+            self._spawn(work.forever("binding", self.binder.run))
         if self.tending is not None:
-            self._spawn(self._every(_TEND_SECONDS, self.tending.now))
-        self._spawn(self._register_when_true())
-        self._spawn(self._notice_other_instance())
-        self._spawn(self._every(_SOCKET_CHECK_SECONDS, self._mend_sockets))
+            self._spawn(work.every(_TEND_SECONDS, "tending", self.tending.now))
+        self._spawn(work.until_done("registration", self._register_when_true))
+        self._spawn(work.forever("checkpoint", self._notice_other_instance))
+        self._spawn(work.every(_SOCKET_CHECK_SECONDS, "sockets", self._mend_sockets))
         if self._options.rediscover_seconds:
-            self._spawn(self._every(self._options.rediscover_seconds, self.rediscover))
+            self._spawn(work.every(self._options.rediscover_seconds, "discovery", self.rediscover))
         if self._options.verify_seconds and self._options.cgroup_root:
-            self._spawn(self._every(self._options.verify_seconds, self.verify))
+            self._spawn(work.every(self._options.verify_seconds, "verification", self.verify))
 
     async def _load(self, stopped: asyncio.Future[None]) -> None:
         """Read the ledger; while its directory cannot be used, stay alive, not ready, and try again."""
@@ -247,20 +258,21 @@ class Host:
         await self.runtime.settled.wait()
         await self.plugin.register()
 
-    async def _every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        while True:
-            await asyncio.sleep(seconds)
-            try:
-                await work()
-            except (OSError, ValueError) as problem:
-                _LOG.warning("%s: %s; trying again in %g s", work.__name__, problem, seconds)
-
     # -- what changes ------------------------------------------------------------------------------
 
     def _ledger_changed(self, holdings: Holdings) -> None:
-        self._spawn(self.runtime.ledger_changed())
+        self._spawn(self._derive("containers", self.runtime.ledger_changed))
         if self.tending is not None:
-            self._spawn(self.tending.now())
+            self._spawn(self._derive("tending", self.tending.now))
+
+    async def _derive(self, name: str, task: Task) -> None:
+        """Bring something in line with the ledger; what fails is tried until it succeeds."""
+        if not await self.work.once(name, task) and name not in self._repeating:
+            self._repeating.add(name)
+            try:
+                await self.work.until_done(name, task)
+            finally:
+                self._repeating.discard(name)
 
     async def _promise(self, claim: Claim) -> None:
         """Make sure that a claim could be prepared here. Raises ``Refused``, or ``OSError``."""
@@ -275,7 +287,7 @@ class Host:
 
     async def _refused_to_bind(self) -> None:
         """Offer what there really is first: the scheduler chooses again at once."""
-        await self._once(self.rediscover)
+        await self._rediscover_once()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PUBLISHING_SECONDS):
                 await self.publisher.published.wait()
@@ -314,13 +326,11 @@ class Host:
 
     def _spawn_rediscover(self) -> None:
         _LOG.info("SIGHUP: looking at the machine again")
-        self._spawn(self._once(self.rediscover))
+        self._spawn(self._rediscover_once())
 
-    async def _once(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        try:
-            await work()
-        except (OSError, ValueError) as problem:
-            _LOG.error("%s failed, the last good state stays: %s", work.__name__, problem)
+    async def _rediscover_once(self) -> None:
+        """Look at the machine again; when that fails, the last good state stays."""
+        await self.work.once("discovery", self.rediscover)
 
     async def verify(self) -> None:
         """Compare every container's cgroup with intent, and put right what differs."""
@@ -363,6 +373,7 @@ class Host:
             "kubelet": None if registered else self.plugin.state.error or "not registered yet",
             "slices": self.publisher.problem,
             "checkpoint": self._not_loaded or self.ledger.problem,
+            "tasks": self.work.problem,
             **binding,
         }
 
@@ -391,3 +402,11 @@ class Host:
                 problem is None,
                 (("condition", name),),
             )
+
+
+async def _essential(name: str, work: Coroutine[Any, Any, None]) -> None:
+    """Do what must not end; when it does, the process does."""
+    await work
+    raise RuntimeError(
+        f"the {name} task ended without a reason; the driver cannot serve without it"
+    )
