@@ -333,7 +333,7 @@ def _readings_that_overlap_are_not_one_moment() -> Story:
 
 def _a_checkpoint_is_replaced_and_its_cpu_was_another_claims_in_between() -> Story:
     story = Story().held(a="1:2").unprepare("a").prepare("b", "2").unprepare("b")
-    return story.held(a="9:2").held(a="9:2")
+    return story.prepare("a", "2").held(a="9:2").held(a="9:2")
 
 
 def _the_directory_is_read_while_the_claim_is_unprepared() -> Story:
