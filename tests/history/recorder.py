@@ -1,6 +1,6 @@
 """Writes down what happens on a node, for :mod:`tests.history.checker` to decide from.
 
-One :class:`Recorder` is one source of the record: a file of JSON lines, flushed line by line, so that a
+One :class:`Recorder` is one source of the record: a file of JSON lines, written line by line, so that a
 test that dies leaves what it saw. What is asked for is written before it is asked, what has happened
 after it has: the checker relies on that order.
 """
@@ -68,10 +68,6 @@ class Recorder:
 
     # -- containers --------------------------------------------------------------------------------
 
-    def looked(self, containers: Mapping[str, tuple[int, int, str]]) -> None:
-        """What the kernel allowed containers, each with when its reading began and ended."""
-        self.note("look", containers={name: list(each) for name, each in containers.items()})
-
     @contextlib.contextmanager
     def stopping(self, container: str) -> Iterator[None]:
         """Inside, a container is stopped."""
@@ -88,11 +84,6 @@ class Recorder:
         yield
         self.note("driver", state="back")
 
-    def held(self, began: int, claims: Mapping[str, tuple[str, str | None]]) -> None:
-        """All that the checkpoint directory holds: UID to the file's identity and its CPUs."""
-        found = {uid: list(each) for uid, each in claims.items()}
-        self.note("held", **{"from": began}, claims=found)
-
     def now(self) -> int:
         """The clock."""
         return self._clock()
@@ -107,6 +98,55 @@ class Recorder:
         """What the checker says about the file; all sources must have ended."""
         with self.path.open(encoding="utf-8") as file:
             return checker.judge(file)
+
+
+class Sampler(Recorder):
+    """A source that looks over and over and tells only what changed.
+
+    Of equal looks in a row the first and the last are written: nothing more follows from the others.
+    """
+
+    def __init__(self, path: Path | str, machine: str = "node", source: str = "sampler") -> None:
+        super().__init__(path, machine, source)
+        self._before: dict[str, Any] = {}
+        self._again: dict[str, tuple[int, dict[str, Any]]] = {}
+
+    def looked(self, containers: Mapping[str, tuple[int, int, str]]) -> None:
+        """What the kernel allowed containers, each with when its reading began and ended."""
+        found = {name: list(each) for name, each in containers.items()}
+        values = {name: each[2] for name, each in containers.items()}
+        self._tell("look", values, {"containers": found})
+
+    def held(self, began: int, claims: Mapping[str, tuple[str, str | None]]) -> None:
+        """All that the checkpoint directory holds: UID to the file's identity and its CPUs."""
+        found = {uid: list(each) for uid, each in claims.items()}
+        self._tell("held", found, {"from": began, "claims": found})
+
+    def _tell(self, event: str, values: dict[str, Any], facts: dict[str, Any]) -> None:
+        now = self.now()
+        if self._before.get(event) == values:
+            self._again[event] = now, facts
+            return
+        self._tell_again()
+        self._before[event] = values
+        self.note(event, at=now, **facts)
+
+    def _tell_again(self) -> None:
+        """Write the last of the equal looks, in the order of time."""
+        for event, (at, facts) in sorted(self._again.items(), key=lambda each: each[1][0]):
+            self.note(event, at=at, **facts)
+        self._again.clear()
+
+    def rebooted(self) -> None:
+        """The machine's clock starts over."""
+        self._tell_again()
+        self._before.clear()
+        super().rebooted()
+
+    def end(self) -> None:
+        """This source has nothing more to tell."""
+        self._tell_again()
+        super().end()
 
 
 def checkpoints(directory: Path | str, kind: str = "cpu") -> dict[str, tuple[str, str | None]]:

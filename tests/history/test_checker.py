@@ -12,7 +12,7 @@ import pytest
 
 from . import checker
 from .checker import RecordError, judge
-from .recorder import Recorder, checkpoints
+from .recorder import Recorder, Sampler, checkpoints
 from .stories import Story
 
 
@@ -452,7 +452,7 @@ def test_it_is_a_program_of_its_own(tmp_path: Path):
 
 def test_the_recorder_writes_what_the_checker_reads(tmp_path: Path):
     recorder = Recorder(tmp_path / "record.jsonl")
-    sampler = Recorder(tmp_path / "record.jsonl", source="sampler")
+    sampler = Sampler(tmp_path / "record.jsonl")
     call = recorder.called("prepare", ["a"])
     recorder.answered(call, {"a": {"cpus": "2-3"}})
     recorder.note("starting", container="one", pod="p", claims=["a"])
@@ -474,6 +474,19 @@ def test_the_recorder_writes_what_the_checker_reads(tmp_path: Path):
     assert report.seen == {
         "calls": 2, "containers": 1, "readings": 1, "listings": 1, "ownerships": 1
     }  # fmt: skip
+
+
+def test_of_equal_looks_the_first_and_the_last_are_written(tmp_path: Path):
+    sampler = Sampler(tmp_path / "record.jsonl")
+    for cpus in ("2", "2", "2", "2", "3", "3", "3"):
+        began = sampler.now()
+        sampler.looked({"one": (began, sampler.now(), cpus)})
+        sampler.held(began, {})
+    sampler.end()
+    lines = [json.loads(line) for line in sampler.path.read_text().splitlines()]
+    looks = [line["containers"]["one"] for line in lines if line["event"] == "look"]
+    assert [cpus for _, _, cpus in looks] == ["2", "2", "3", "3"]
+    assert sampler.judge().seen["listings"] == 3
 
 
 def test_checkpoints_are_read_without_the_drivers_code(tmp_path: Path):
