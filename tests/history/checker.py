@@ -11,9 +11,8 @@ The record
 
     ``call``      ``call`` (an id), ``verb`` (``prepare`` or ``unprepare``), ``claims`` (UIDs)
     ``answer``    ``call``, ``claims``: UID to ``{"cpus": "2-3"}`` (left out if unknown) or ``{"error": …}``
-    ``starting``  ``container``, ``pod``, ``claims``, perhaps ``cpus`` (exactly what it must be allowed);
-                  its creation is about to be asked for
-    ``container`` the same facts of a container that was found, not started, by the source
+    ``container`` ``container``, ``pod``, ``claims``, perhaps ``cpus`` (exactly what it must be allowed) and
+                  ``asked`` (when its creation was asked for, or a moment before that)
     ``started``, ``stopping``, ``stopped``   ``container``; it runs at least from the first to the second
     ``look``      ``containers``: id to ``[from, until, cpus]``: what the kernel allows it, read at some
                   moment between the two; an empty ``cpus`` means: no limit of its own
@@ -37,9 +36,10 @@ What is certain
     calls overlap, or an unprepare fails, nothing is concluded. A container runs from ``started`` (or the
     end of its first reading) to ``stopping`` (or the beginning of its last reading). A value was true at
     some moment of its reading, so the whole reading must lie within the time in question.
-    While the driver is away, and for ``settling`` seconds after, a container that was never seen in its
-    place may be anywhere, after the driver's return for ``correcting`` seconds: the runtime creates
-    containers without asking. This, and whatever else is left open, is counted under ``undecided``.
+    While the driver is away the runtime creates containers without asking. Such a container may be
+    anywhere until it was once seen in its place: while the driver is away, and then for ``settling`` seconds
+    after its return, of them at most ``correcting`` in our view. One whose creation was asked for when the
+    driver was there has no excuse. This, and whatever else is left open, is counted under ``undecided``.
 """
 
 from __future__ import annotations
@@ -134,6 +134,8 @@ class Container:
     pod: str = ""
     claims: tuple[str, ...] = ()
     described: bool = False
+    asked: Time | None = None
+    """When its creation was asked for, if that is known."""
     told: frozenset[int] | None = None
     """Exactly what it must be allowed, if its start says so."""
     started: Time | None = None
@@ -151,7 +153,7 @@ class Container:
         return min(starts), max([*ends, min(starts)])
 
     def __str__(self) -> str:
-        return f"container {self.name[:12]} of pod {self.pod or 'unknown'}"
+        return f"container {self.name.lstrip('0')[:12]} of pod {self.pod or 'unknown'}"
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,8 @@ class Ownership:
     """A claim certainly owned CPUs from ``start`` on, before ``end``."""
 
     claim: str
-    cpus: frozenset[int]
+    cpus: frozenset[int] | None
+    """``None``: not known which."""
     start: Time
     end: Time
     acknowledged: bool
@@ -254,10 +257,11 @@ def _take(history: History, event: dict[str, Any]) -> None:
     elif kind == "answer":
         call = history.calls[event["call"]]
         call.end, call.answers = at, event["claims"]
-    elif kind in {"starting", "container"}:
+    elif kind == "container":
         container = history.container(event["container"])
         container.pod, container.claims = event["pod"], tuple(event["claims"])
         container.described = True
+        container.asked = (at[0], event["asked"]) if "asked" in event else container.asked
         container.told = parse_cpus(event["cpus"]) if "cpus" in event else container.told
     elif kind == "started":
         history.container(event["container"]).started = at
@@ -363,10 +367,10 @@ class _Judge:
                     continue
                 end = self._end_of(claim, call)
                 cpus = call.cpus(claim)
+                if cpus is None:
+                    self.report.undecided["an answer whose CPUs are not known"] += 1
                 if end <= call.end:
                     self.report.undecided["a prepare and an unprepare of one claim overlap"] += 1
-                elif cpus is None:
-                    self.report.undecided["an answer whose CPUs are not known"] += 1
                 else:
                     yield Ownership(claim, cpus, call.end, end, acknowledged=True)
 
@@ -432,7 +436,7 @@ class _Judge:
     def _find_two_owners(self) -> None:
         by_cpu: dict[int, list[Ownership]] = {}
         for each in sorted(self.ownerships, key=lambda each: each.start):
-            for cpu in each.cpus:
+            for cpu in each.cpus or ():
                 by_cpu.setdefault(cpu, []).append(each)
         for cpu, each_of in sorted(by_cpu.items()):
             active: list[Ownership] = []
@@ -451,7 +455,7 @@ class _Judge:
             own = self.expected[container.name] or frozenset()
             start, end = container.running()
             for other in self.ownerships if own and start < end else ():
-                shared = own & other.cpus
+                shared = own & (other.cpus or frozenset())
                 moment = max(start, other.start)
                 if other.claim not in container.claims and shared and moment < min(end, other.end):
                     text = (
@@ -489,7 +493,7 @@ class _Judge:
                     self._note(listing.end, "vanished", text)
                     break
                 cpus = listing.claims[own.claim][1]
-                if cpus is not None and cpus != own.cpus:
+                if cpus is not None and own.cpus is not None and cpus != own.cpus:
                     text = (
                         f"claim {own.claim} was given CPUs {show(own.cpus)}, "
                         f"its checkpoint has {show(cpus)}"
@@ -555,6 +559,8 @@ class _Judge:
         """Whether the driver's absence explains where a container is that was never in its place."""
         seen = container.readings[0].start
         for away, back in self.history.absences:
+            if not self._created_during(container, away, back):
+                continue
             if away <= reading.end and reading.start <= back:
                 return True
             if away <= reading.end and reading.end[0] == back[0]:
@@ -563,6 +569,13 @@ class _Judge:
                 if since_back <= self.history.settling and since_both <= self.history.correcting:
                     return True
         return False
+
+    @staticmethod
+    def _created_during(container: Container, away: Time, back: Time) -> bool:
+        """Whether it may have been created in an absence of the driver."""
+        if container.asked is not None and container.asked > back:
+            return False
+        return container.started is None or container.started >= away
 
     def _find_intruders(self) -> None:
         ordered = sorted(

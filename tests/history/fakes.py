@@ -65,11 +65,13 @@ class NodeRecording:
         create, start, stop = runtime.create, runtime.start, runtime.stop
 
         async def created(pod_id: str, name: str, **options: Any) -> Any:
+            asked = self.recorder.now()
             container = await create(pod_id, name, **options)
             devices = options.get("cdi_devices", ())
             claims = sorted({self._claim_of[d] for d in devices if d in self._claim_of})
             pod = runtime.pods[pod_id].name
-            self.recorder.note("container", container=container.id, pod=pod, claims=claims)
+            facts = {"container": container.id, "pod": pod, "claims": claims, "asked": asked}
+            self.recorder.note("container", **facts)
             return container
 
         async def started(id_: str) -> None:

@@ -101,6 +101,8 @@ class RecordedNode:
     node: SimulatedNode
     kind: Kind
     history: NodeRecording
+    before: str = ""
+    """Python that runs first in every instance: what breaks it."""
     drivers: list[DriverProcess] = field(default_factory=list)
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -111,16 +113,12 @@ class RecordedNode:
 
     # -- the driver --------------------------------------------------------------------------------
 
-    async def start_driver(self, sources: str = NEW_SOURCES, before: str = "") -> DriverProcess:
-        """Start a further instance from *sources* and wait until it is registered.
-
-        *before* is Python that runs in it first: what breaks it.
-        """
+    async def start_driver(self, sources: str = NEW_SOURCES) -> DriverProcess:
+        """Start a further instance from *sources* and wait until it is registered."""
         number = next(self._numbers)
         log = Path(self.node.directory, f"driver-{number}.log")
-        code = (
-            f"{_LIKE_THE_KERNEL}\n{before}\nfrom {self.kind.module} import main\nsys.exit(main())"
-        )
+        start = f"from {self.kind.module} import main\nsys.exit(main())"
+        code = f"{_LIKE_THE_KERNEL}\n{self.before}\n{start}"
         flags = [*self.node.arguments(), f"--pod-uid=instance-{number}", "--verify-seconds=1"]
         flags += [f"--sysfs-root={self.node.directory}/machine", "--reserved-cpus=0"]
         with log.open("wb") as file:
@@ -202,7 +200,7 @@ async def eventually(look: Callable[[], bool]) -> None:
 
 @contextlib.asynccontextmanager
 async def recorded_node(
-    kind: Kind, record: Path, release: Release = CONTAINERD_2_4
+    kind: Kind, record: Path, release: Release = CONTAINERD_2_4, before: str = ""
 ) -> AsyncIterator[RecordedNode]:
     """A node without a driver, watched all the time; the record is in *record* afterwards."""
     with tempfile.TemporaryDirectory(prefix="dk", dir="/tmp") as directory:
@@ -213,7 +211,7 @@ async def recorded_node(
             history = NodeRecording(Recorder(record), claims)
             history.follow_kubelet(node.kubelet)
             history.follow_runtime(node.runtime)
-            recorded = RecordedNode(node, kind, history)
+            recorded = RecordedNode(node, kind, history, before)
             async with history.looking(), contextlib.AsyncExitStack() as stack:
                 stack.push_async_callback(recorded.close)
                 yield recorded

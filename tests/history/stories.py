@@ -54,7 +54,8 @@ class Story:
 
     def start(self, container: str, *claims: str, **facts: Any) -> Story:
         """A container, from the request to the confirmation. Its pod has the same name."""
-        self.note("starting", container=container, pod=container, claims=list(claims), **facts)
+        facts = {"asked": self.clock + 1, **facts}
+        self.note("container", container=container, pod=container, claims=list(claims), **facts)
         return self.note("started", container=container)
 
     def stop(self, container: str) -> Story:

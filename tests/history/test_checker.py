@@ -87,6 +87,22 @@ def _it_is_not_corrected_in_time() -> Story:
     return story
 
 
+def _it_was_created_after_the_drivers_return() -> Story:
+    return Story().prepare("a", "2").away().back().start("one", "a").look(one="")
+
+
+def _an_intruder_was_created_after_the_drivers_return() -> Story:
+    return running_on().away().back().start("late").look(late="").look(one="2-3")
+
+
+def _an_intruder_was_created_before_the_driver_went() -> Story:
+    return running_on().start("late").away().look(late="").look(one="2-3")
+
+
+def _a_prepared_claim_whose_cpus_are_not_known_vanishes() -> Story:
+    return Story().prepare("a", None).held().held()
+
+
 def _a_prepared_claim_is_not_in_the_checkpoints() -> Story:
     return Story().prepare("a", "2").held().held()
 
@@ -130,6 +146,10 @@ VIOLATIONS: list[tuple[Callable[[], Story], str]] = [
     (_a_container_gets_the_cpus_of_another_request, "misplaced"),
     (_it_is_not_corrected_after_the_drivers_return, "moved"),
     (_it_is_not_corrected_in_time, "misplaced"),
+    (_it_was_created_after_the_drivers_return, "misplaced"),
+    (_an_intruder_was_created_after_the_drivers_return, "intruder"),
+    (_an_intruder_was_created_before_the_driver_went, "intruder"),
+    (_a_prepared_claim_whose_cpus_are_not_known_vanishes, "vanished"),
     (_a_prepared_claim_is_not_in_the_checkpoints, "vanished"),
     (_a_prepared_claim_is_lost_in_a_reboot, "vanished"),
     (_the_cpus_of_a_claim_that_was_lost_in_a_reboot_are_given_away, "two-owners"),
@@ -455,7 +475,7 @@ def test_the_recorder_writes_what_the_checker_reads(tmp_path: Path):
     sampler = Sampler(tmp_path / "record.jsonl")
     call = recorder.called("prepare", ["a"])
     recorder.answered(call, {"a": {"cpus": "2-3"}})
-    recorder.note("starting", container="one", pod="p", claims=["a"])
+    recorder.note("container", container="one", pod="p", claims=["a"])
     recorder.note("started", container="one")
     with recorder.driver_away():
         began = sampler.now()

@@ -100,7 +100,7 @@ class TrueNode:
         container = self.name("container")
         self.containers[container] = claims
         facts = {"container": container, "pod": container, "claims": list(claims)}
-        self.tell(self.before(), "starting", **facts)
+        self.tell(self.now, "container", asked=self.before(), **facts)
         self.tell(self.now, "started", container=container)
 
     def stop(self) -> None:

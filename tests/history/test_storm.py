@@ -157,3 +157,29 @@ async def test_no_storm_breaks_exclusivity(
         assert report.seen["calls"] == len(world.node.kubelet.calls) > ROUNDS
         assert report.seen["readings"] > ROUNDS
         assert report.seen["ownerships"] > 0
+
+
+MUTANTS = {
+    "gives_back_too_early": "intruder",
+    "ignores_what_it_missed": "intruder",
+    "loses_state": "vanished",
+    "pins_all_to_the_same_cpus": "intruder",
+    "pins_the_wrong_cpu": "misplaced",
+}
+"""Those of the end-to-end tests that need nothing but a storm to show."""
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+async def test_a_storm_with_a_broken_driver_is_found_out(mutant: str, tmp_path: Path):
+    directory = Path(__file__).parents[1] / "e2e/mutants"
+    before = f"sys.path.append({str(directory)!r})\nimport {mutant}"
+    found: set[str] = set()
+    for seed in range(1, 6):  # what the dice say is luck; an honest driver would survive them all
+        record = tmp_path / f"record-{seed}.jsonl"
+        async with recorded_node(CPU, record, before=before) as world:
+            await world.start_driver()
+            await Storm(world, seed).rage(ROUNDS)
+        found |= world.history.judge().kinds()
+        if MUTANTS[mutant] in found:
+            return
+    pytest.fail(f"five storms do not notice a driver that {mutant}, only {found or 'nothing'}")
