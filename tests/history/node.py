@@ -117,7 +117,10 @@ class RecordedNode:
         """Start a further instance from *sources* and wait until it is registered."""
         number = next(self._numbers)
         log = Path(self.node.directory, f"driver-{number}.log")
-        start = f"from {self.kind.module} import main\nsys.exit(main())"
+        start = (
+            f"import drakit\nassert drakit.__file__.startswith({sources!r}), drakit.__file__\n"
+            f"from {self.kind.module} import main\nsys.exit(main())"
+        )
         code = f"{_LIKE_THE_KERNEL}\n{self.before}\n{start}"
         flags = [*self.node.arguments(), f"--pod-uid=instance-{number}", "--verify-seconds=1"]
         flags += [f"--sysfs-root={self.node.directory}/machine", "--reserved-cpus=0"]
@@ -165,14 +168,21 @@ class RecordedNode:
 
     async def roll(self, sources: str = NEW_SOURCES) -> None:
         """A rolling update: the new one beside the old one, then the old one ends."""
-        old = self.drivers[0]
         await self.start_driver(sources)
         with self.away():
             before = self.node.runtime.connections
-            await self._end(old)
-            await self.node.kubelet.registered(self.kind.name, 1, PATIENCE)
-            await eventually(lambda: self.node.runtime.connections > before)
-            await self.node.runtime.plugin_ready()
+            await self.end_oldest()
+            await self.connected_again(before)
+
+    async def end_oldest(self) -> None:
+        """The oldest instance ends in order."""
+        await self._end(self.drivers[0])
+        await self.node.kubelet.registered(self.kind.name, len(self.drivers), PATIENCE)
+
+    async def connected_again(self, before: int) -> None:
+        """Wait until the runtime has a plugin once more than *before*."""
+        await eventually(lambda: self.node.runtime.connections > before)
+        await self.node.runtime.plugin_ready()
 
     async def _end(self, driver: DriverProcess, number: int = signal.SIGTERM) -> None:
         self.drivers.remove(driver)
