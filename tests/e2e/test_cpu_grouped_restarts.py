@@ -43,12 +43,12 @@ Disturbance = Callable[[Cluster, Node, ChartDriver], None]
 
 
 def _restart_containerd(cluster: Cluster, node: Node, driver: ChartDriver) -> None:
-    node.restart_service("containerd")
+    node.restart_service("runtime")
 
 
 def _kill_containerd(cluster: Cluster, node: Node, driver: ChartDriver) -> None:
-    node.kill_service("containerd")
-    node.start_service("containerd")
+    node.kill_service("runtime")
+    node.start_service("runtime")
     node.wait_for_runtime()
 
 
@@ -60,7 +60,7 @@ def _restart_kubelet(cluster: Cluster, node: Node, driver: ChartDriver) -> None:
 def _upgrade_node(cluster: Cluster, node: Node, driver: ChartDriver) -> None:
     """Both at once, as the upgrade of a node does."""
     node.stop_service("kubelet")
-    node.restart_service("containerd")
+    node.restart_service("runtime")
     node.start_service("kubelet")
     cluster.wait_for_ready(node)
 

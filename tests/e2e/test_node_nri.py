@@ -399,7 +399,7 @@ def test_a_restarted_containerd_is_joined_again_and_told_everything(
 ) -> None:
     pinner.answers["main"] = cpus("2-3")
     container = cri.run_container(cri.run_pod())
-    for restart in (lambda: runtime.restart_service("containerd"), lambda: crash(runtime)):
+    for restart in (lambda: runtime.restart_service("runtime"), lambda: crash(runtime)):
         before = len(pinner.synchronised)
         restart()
         wait_until("it is joined again", lambda n=before: len(pinner.synchronised) > n, runtime)
@@ -415,8 +415,8 @@ def test_a_restarted_containerd_is_joined_again_and_told_everything(
 
 
 def crash(runtime: Node) -> None:
-    runtime.kill_service("containerd")
-    runtime.start_service("containerd")
+    runtime.kill_service("runtime")
+    runtime.start_service("runtime")
     runtime.wait_for_runtime()
 
 

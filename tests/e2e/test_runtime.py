@@ -64,9 +64,9 @@ def test_a_cdi_device_edits_the_container_and_an_unknown_one_is_refused(
 def test_containers_survive_a_restart_and_a_crash_of_containerd(runtime: Node, cri: Cri) -> None:
     container = cri.run_container(cri.run_pod())
     pids = runtime.pids(container)
-    runtime.restart_service("containerd")
-    runtime.kill_service("containerd")
-    runtime.start_service("containerd")
+    runtime.restart_service("runtime")
+    runtime.kill_service("runtime")
+    runtime.start_service("runtime")
     runtime.wait_for_runtime()
     with cri_of(runtime) as again:
         assert again.state(container) == "CONTAINER_RUNNING"

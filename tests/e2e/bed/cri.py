@@ -19,7 +19,7 @@ from grpclib.client import Channel, UnaryUnaryMethod
 from tests.e2e.proto import cri_pb2 as cri
 
 from .busybox import IMAGE
-from .node import CONTAINERD_SOCKET, Node
+from .node import Node
 
 T = TypeVar("T")
 _CALL_LIMIT = 120.0
@@ -178,8 +178,8 @@ class Cri:
 
 @contextmanager
 def cri_of(node: Node) -> Iterator[Cri]:
-    """The CRI of a node's containerd; its pods are gone afterwards."""
-    with node.forward(CONTAINERD_SOCKET) as path:
+    """The CRI of a node's runtime; its pods are gone afterwards."""
+    with node.forward(node.runtime.socket) as path:
         client = Cri(str(path))
         try:
             yield client

@@ -22,10 +22,10 @@ from .nodefiles import NodeFiles
 from .payload import payload
 from .pins import Pins
 from .processes import Run, free_port
+from .runtimes import IMAGE_STAMP, runtime_of
 from .shapes import Shape, parse_cpus
 from .waiting import NotYetError, wait_for
 
-CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 _BOOT_LIMIT = 300.0
 _numbers = itertools.cycle(NETWORK_NUMBERS)
 
@@ -72,6 +72,7 @@ class Node:
         """Prepare the disks; ``plane`` makes it a node of that cluster, ``None`` a lone runtime."""
         self.name, self.shape = name, shape
         self._run = run
+        self.runtime = runtime_of(pins)
         self._cgroups: dict[str, str] = {}  # a container's never changes, and looking is slow
         self._images, self._loading = set[Path](), threading.Lock()
         self.network = Network(next(_numbers), free_port(), free_port())
@@ -186,7 +187,8 @@ class Node:
         with self._loading:
             if archive not in self._images:
                 self._agent.put("/tmp/image.tar", archive.read_bytes(), 0o600)
-                self.run("ctr -n k8s.io images import /tmp/image.tar && rm /tmp/image.tar", 600)
+                load = self.runtime.import_command("/tmp/image.tar", archive)
+                self.run(f"{load} && rm /tmp/image.tar", 600)
                 self._images.add(archive)
 
     def spawn(
@@ -211,34 +213,38 @@ class Node:
     # Services ---------------------------------------------------------------------------
 
     def start_service(self, name: str) -> None:
-        """Start ``containerd`` or ``kubelet``; running already is fine."""
-        self.run(["/bed/service", "start", name])
+        """Start ``runtime`` (whichever the node has) or ``kubelet``; running already is fine."""
+        self._service("start", name)
 
     def stop_service(self, name: str) -> None:
         """Stop a service with SIGTERM and wait for it."""
-        self.run(["/bed/service", "stop", name])
+        self._service("stop", name)
 
     def kill_service(self, name: str) -> None:
         """End a service with ``kill -9``; nobody starts it again but the test."""
-        self.run(["/bed/service", "kill", name])
+        self._service("kill", name)
 
     def restart_service(self, name: str) -> None:
-        """Stop and start a service; for containerd, wait until it answers again."""
+        """Stop and start a service; for the runtime, wait until it answers again."""
         self.stop_service(name)
         self.start_service(name)
-        if name == "containerd":
+        if name == "runtime":
             self.wait_for_runtime()
 
+    def _service(self, verb: str, name: str) -> None:
+        self.run(["/bed/service", verb, self.runtime.service if name == "runtime" else name])
+
     def wait_for_runtime(self) -> None:
-        """Wait until containerd answers and the test image is there."""
+        """Wait until the runtime answers and the test image is there."""
 
         def ready() -> bool:
-            done = self.try_run("test -e /var/lib/bed-image && ctr -n k8s.io version", 60)
+            done = self.try_run(f"test -e {IMAGE_STAMP} && {self.runtime.answers_command()}", 60)
             if done.status != 0:
                 raise NotYetError(done.err.strip() or "the test image is not imported yet")
             return True
 
-        wait_for(f"containerd of {self.name}", ready, limit=240, pause=1, alive=self.check)
+        what = f"{self.runtime.service} of {self.name}"
+        wait_for(what, ready, limit=240, pause=1, alive=self.check)
 
     # Containers, as the kernel sees them ------------------------------------------------
 
@@ -309,9 +315,11 @@ except (FileNotFoundError, ProcessLookupError):  # the second between open and r
 _FIND_CGROUP = """
 import os
 result = ""
+# As containerd names it, as CRI-O does, and each under systemd.
+wanted = {container, f"crio-{container}", f"cri-containerd-{container}.scope", f"crio-{container}.scope"}
 for directory, names, _ in os.walk("/sys/fs/cgroup"):
-    if container in names:
-        result = os.path.join(directory, container)
+    if found := wanted.intersection(names):
+        result = os.path.join(directory, found.pop())
         break
 """
 # Field 39 of /proc/PID/stat is the CPU last run on; the name field may hold spaces.

@@ -11,17 +11,9 @@ from .controlplane import ControlPlane
 from .debian import make_image
 from .emulator import Network
 from .kubeconfig import with_certificate
-from .pins import HERE, Pins
+from .pins import Pins
+from .runtimes import runtime_of
 
-_CONTAINERD_SERVICE = """
-mkdir -p /etc/cni/net.d /etc/cdi /var/run/cdi
-cp /bed-node/cni.conflist /etc/cni/net.d/10-bed.conflist
-# The image is there before the first pod can ask for it.
-(until ctr -n k8s.io version > /dev/null 2>&1; do sleep 0.5; done
- [ -e /var/lib/bed-image ] || { ctr -n k8s.io images import /bed/image.tar && touch /var/lib/bed-image; }
-) &
-exec containerd --config /bed-node/containerd.toml
-"""
 _KUBELET_SERVICE = """
 until [ -e /var/lib/bed-image ]; do sleep 0.5; done
 exec kubelet --config=/bed-node/kubelet.json --kubeconfig=/bed-node/kubelet.kubeconfig \\
@@ -31,7 +23,7 @@ exec kubelet --config=/bed-node/kubelet.json --kubeconfig=/bed-node/kubelet.kube
 
 @dataclass(frozen=True)
 class NodeFiles:
-    """Writes the node disk; ``plane`` is ``None`` in the node tier (containerd only)."""
+    """Writes the node disk; ``plane`` is ``None`` in the node tier (the container runtime only)."""
 
     name: str
     pins: Pins
@@ -45,22 +37,23 @@ class NodeFiles:
         (tree / "services").mkdir(parents=True)
         (tree / "token").write_text(self.token)
         (tree / "environment").write_text(self._environment())
-        containerd = "containerd-2.toml" if self.pins.containerd_is_debians else "containerd-3.toml"
-        shutil.copy(HERE / "guest" / containerd, tree / "containerd.toml")
+        runtime = runtime_of(self.pins)
+        runtime.write_configuration(tree)
         (tree / "cni.conflist").write_text(self._cni())
-        (tree / "services" / "containerd").write_text(_CONTAINERD_SERVICE)
+        (tree / "services" / runtime.service).write_text(runtime.script())
         if self.plane is not None:
             self._write_kubelet(tree, self.plane)
         make_image(image, tree, "16M", log)
         shutil.rmtree(tree)
 
     def _environment(self) -> str:
+        runtime = runtime_of(self.pins).service
         values = {
             "BED_NODE": self.name,
             "BED_ADDRESS": self.network.guest,
             "BED_HOST": self.network.host,
             "BED_API_PORT": "" if self.plane is None else str(self.plane.port),
-            "BED_SERVICES": "containerd" if self.plane is None else "containerd kubelet",
+            "BED_SERVICES": runtime if self.plane is None else f"{runtime} kubelet",
         }
         return "".join(f"{key}='{value}'\n" for key, value in values.items())
 
@@ -96,7 +89,8 @@ class NodeFiles:
 
     def _kubelet(self) -> dict[str, object]:
         gates = dict.fromkeys(self.pins.gates, True)
-        return _kubelet_configuration() | ({"featureGates": gates} if gates else {})
+        endpoint = {"containerRuntimeEndpoint": f"unix://{runtime_of(self.pins).socket}"}
+        return _kubelet_configuration() | endpoint | ({"featureGates": gates} if gates else {})
 
 
 def _kubelet_configuration() -> dict[str, object]:
@@ -104,7 +98,6 @@ def _kubelet_configuration() -> dict[str, object]:
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "cgroupDriver": "cgroupfs",
-        "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
         "failSwapOn": False,
         "resolvConf": "",
         # Nobody answers there; without it every pod gets a warning event.
