@@ -1,4 +1,4 @@
-"""Node tier: the test plays the kubelet for a real containerd; no Kubernetes involved."""
+"""Node tier: the test plays the kubelet for a real container runtime; no Kubernetes involved."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_cdi_device_edits_the_container_and_an_unknown_one_is_refused(
         cri.create(pod, "second", devices=["bed.test/thing=two"])
 
 
-def test_containers_survive_a_restart_and_a_crash_of_containerd(runtime: Node, cri: Cri) -> None:
+def test_containers_survive_a_restart_and_a_crash_of_the_runtime(runtime: Node, cri: Cri) -> None:
     container = cri.run_container(cri.run_pod())
     pids = runtime.pids(container)
     runtime.restart_service("runtime")

@@ -136,7 +136,15 @@ class GoProgram(Program):
         output = ("-o", str(directory / self.name), self.package)
         run_step(
             f"go build {self.name} {self.version}",
-            ["go", "build", *_BUILD_FLAGS, *self._tag_flags(), "-ldflags", self._link_flags(), *output],
+            [
+                "go",
+                "build",
+                *_BUILD_FLAGS,
+                *self._tag_flags(),
+                "-ldflags",
+                self._link_flags(),
+                *output,
+            ],
             log=log,
             cwd=self.source.prepared(log),
             env=_environment(),

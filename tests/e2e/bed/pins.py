@@ -51,6 +51,11 @@ class Pins:
         """True when the nodes' container runtime is CRI-O, not containerd."""
         return self.runtime == "crio"
 
+    @property
+    def old_nri(self) -> bool:
+        """True when the runtime takes no pushed updates and reports no CDI device names."""
+        return self.is_crio or self.containerd_is_debians
+
 
 def load_pins(environ: Mapping[str, str] = os.environ) -> Pins:
     """Read the pins; ``DRAKIT_E2E_KUBERNETES``, ``_CONTAINERD`` and ``_RUNTIME`` select among them.
