@@ -49,6 +49,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if here.startswith("1.34."):
         # kubernetes/kubernetes#133705, mended in 1.35: a group that is full hides those after it.
         reasons["groups"] = "kube-scheduler 1.34 looks at the first group of a slice only"
+    if (guest := load_pins().guest) != "systemd":
+        reasons["systemd"] = f"is about systemd, and this is the {guest} guest"
     for item in items:
         for marker, reason in reasons.items():
             if item.get_closest_marker(marker):

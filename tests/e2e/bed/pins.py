@@ -25,6 +25,7 @@ class Pins:
     containerd: str
     containerd_module: str
     containerd_programs: tuple[str, ...]
+    guest: str
     helm: str
     helm_module: str
     debian_release: str
@@ -44,7 +45,7 @@ class Pins:
 
 
 def load_pins(environ: Mapping[str, str] = os.environ) -> Pins:
-    """Read the pins; ``DRAKIT_E2E_KUBERNETES`` and ``DRAKIT_E2E_CONTAINERD`` select among them.
+    """Read the pins; ``DRAKIT_E2E_KUBERNETES``, ``…_CONTAINERD`` and ``…_GUEST`` select among them.
 
     Raises ``ValueError`` naming the choices when a variable selects something not pinned.
     """
@@ -68,6 +69,7 @@ def load_pins(environ: Mapping[str, str] = os.environ) -> Pins:
         containerd=chosen("containerd", "DRAKIT_E2E_CONTAINERD"),
         containerd_module=data["containerd"]["module"],
         containerd_programs=tuple(data["containerd"]["programs"]),
+        guest=chosen("guest", "DRAKIT_E2E_GUEST"),
         helm=chosen("helm", "DRAKIT_E2E_HELM"),
         helm_module=data["helm"]["module"],
         debian_release=data["debian"]["release"],
