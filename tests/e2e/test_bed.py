@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.bed.cache import Artefact
+from tests.e2e.bed.guest import guest_of
 from tests.e2e.bed.host import what_can_run
 from tests.e2e.bed.pins import REPOSITORY, load_pins
 from tests.e2e.bed.processes import Run
@@ -171,6 +172,10 @@ def test_only_pinned_versions_can_be_selected() -> None:
     assert load_pins({"DRAKIT_E2E_CONTAINERD": "debian"}).containerd_is_debians
     with pytest.raises(ValueError, match="pins kubernetes"):
         load_pins({"DRAKIT_E2E_KUBERNETES": "1.0.0"})
+    assert guest_of(load_pins({})).systemd
+    assert not guest_of(load_pins({"DRAKIT_E2E_GUEST": "cgroupfs"})).systemd
+    with pytest.raises(ValueError, match="pins guest systemd, cgroupfs"):
+        load_pins({"DRAKIT_E2E_GUEST": "sysvinit"})
 
 
 def test_every_shape_places_each_cpu_once() -> None:

@@ -160,7 +160,7 @@ def test_an_update_that_meets_a_creation_is_lost_and_reported_as_done(
 def cri_of_second_client(node: Node) -> Iterator[Cri]:
     """A second connection, for a call that is made while another one waits; it cleans up nothing."""
     with node.forward(node.runtime.socket) as path:
-        client = Cri(str(path))
+        client = Cri(str(path), node.guest)
         try:
             yield client
         finally:

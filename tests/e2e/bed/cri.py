@@ -19,6 +19,7 @@ from grpclib.client import Channel, UnaryUnaryMethod
 from tests.e2e.proto import cri_pb2 as cri
 
 from .busybox import IMAGE
+from .guest import Guest
 from .node import Node
 
 T = TypeVar("T")
@@ -48,8 +49,9 @@ def _labels(name: str, uid: str) -> dict[str, str]:
 class Cri:
     """One runtime; a refused call raises grpclib's ``GRPCError`` with the runtime's words."""
 
-    def __init__(self, path: str) -> None:
-        """Connect to the runtime's socket at ``path`` on this machine."""
+    def __init__(self, path: str, guest: Guest) -> None:
+        """Connect to the runtime's socket at ``path`` on this machine; it is that of such a guest."""
+        self._guest = guest
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -68,7 +70,7 @@ class Cri:
         return answer.runtime_name, answer.runtime_version
 
     def run_pod(self, name: str = "", *, annotations: Mapping[str, str] | None = None) -> Pod:
-        """Start a host-network sandbox; its cgroup is ``/test/<uid>``."""
+        """Start a host-network sandbox; its cgroup is one of ``Guest.node_tier_pods``."""
         uid = secrets.token_hex(8)
         name = name or f"pod-{uid}"
         config = cri.PodSandboxConfig(
@@ -77,7 +79,7 @@ class Cri:
             labels=_labels(name, uid),
             annotations=annotations or {},
             linux={
-                "cgroup_parent": f"/test/{uid}",
+                "cgroup_parent": self._guest.cgroup_parent(uid),
                 "security_context": {"namespace_options": _NAMESPACES},
             },
         )
@@ -203,7 +205,7 @@ class Cri:
 def cri_of(node: Node) -> Iterator[Cri]:
     """The CRI of a node's runtime; its pods are gone afterwards."""
     with node.forward(node.runtime.socket) as path:
-        client = Cri(str(path))
+        client = Cri(str(path), node.guest)
         try:
             yield client
             client.remove_all_pods()

@@ -17,6 +17,7 @@ from typing import Any
 from .controlplane import NETWORK_NUMBERS, ControlPlane
 from .emulator import Emulator, Network
 from .gobuild import kubernetes_programs
+from .guest import CGROUPS, CONTAINER_CGROUP, guest_of
 from .guestagent import Done, Forwarder, GuestAgent, GuestError
 from .nodefiles import NodeFiles
 from .payload import payload
@@ -71,6 +72,7 @@ class Node:
     ) -> None:
         """Prepare the disks; ``plane`` makes it a node of that cluster, ``None`` a lone runtime."""
         self.name, self.shape = name, shape
+        self.guest = guest_of(pins)
         self._run = run
         self.runtime = runtime_of(pins)
         self._cgroups: dict[str, str] = {}  # a container's never changes, and looking is slow
@@ -221,13 +223,16 @@ class Node:
         self._service("stop", name)
 
     def kill_service(self, name: str) -> None:
-        """End a service with ``kill -9``; nobody starts it again but the test."""
+        """End a service with ``kill -9``.
+
+        With systemd its unit starts it again a little later, as in production, or ``start_service`` at once.
+        Without systemd nobody starts it again but the test.
+        """
         self._service("kill", name)
 
     def restart_service(self, name: str) -> None:
         """Stop and start a service; for the runtime, wait until it answers again."""
-        self.stop_service(name)
-        self.start_service(name)
+        self._service("restart", name)
         if name == "runtime":
             self.wait_for_runtime()
 
@@ -250,7 +255,9 @@ class Node:
 
     def container_cgroup(self, container_id: str) -> str:
         """The cgroup directory of a running container."""
-        path = self._cgroups.get(container_id) or self.python(_FIND_CGROUP, container=container_id)
+        path = self._cgroups.get(container_id) or self.python(
+            _FIND_CGROUP, container=container_id, top=CGROUPS, pattern=CONTAINER_CGROUP
+        )
         if not path:
             raise GuestError(f"{self.name}: no cgroup for container {container_id}")
         return self._cgroups.setdefault(container_id, str(path))
@@ -299,6 +306,8 @@ class Node:
             logs = self.python(_READ_LOGS)
             logs["processes.txt"] = self.run("ps -eo pid,ppid,psr,stat,rss,etime,args", 60)
             logs["dmesg.txt"] = self.run("dmesg | tail -n 200", 60)
+            if self.guest.systemd:
+                logs["journal.txt"] = self.run("journalctl --no-pager --boot --lines 2000", 60)
         except (OSError, GuestError) as error:
             logs = {"unreachable.txt": str(error)}
         for name, text in logs.items():
@@ -313,14 +322,13 @@ except (FileNotFoundError, ProcessLookupError):  # the second between open and r
     result = False
 """
 _FIND_CGROUP = """
-import os
+import os, re
 result = ""
-# As containerd names it, as CRI-O does, and each under systemd.
-wanted = {container, f"crio-{container}", f"cri-containerd-{container}.scope", f"crio-{container}.scope"}
-for directory, names, _ in os.walk("/sys/fs/cgroup"):
-    if found := wanted.intersection(names):
-        result = os.path.join(directory, found.pop())
-        break
+for directory, names, _ in os.walk(top):
+    for name in names:
+        found = re.fullmatch(pattern, name)
+        if found and found[1] == container:
+            result = os.path.join(directory, name)
 """
 # Field 39 of /proc/PID/stat is the CPU last run on; the name field may hold spaces.
 _SAMPLE = """

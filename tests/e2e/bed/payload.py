@@ -13,12 +13,20 @@ from .debian import make_image
 from .gobuild import Program, kubernetes_programs, runtime_programs
 from .pins import HERE, Pins
 
-_GUEST_FILES = ("init", "service", "agent.py")
+_PROGRAMS = ("init", "init-systemd", "init-cgroupfs", "network", "service", "agent.py")
+_SETTINGS = (
+    "bed-agent.service",
+    "bed-network.service",
+    "journald.conf",
+    "masked",
+    "system.conf",
+)
+_GUEST_FILES = (*_PROGRAMS, *_SETTINGS)
 
 
 @dataclass(frozen=True)
 class Payload(Artefact):
-    """``disk.img`` with ``bin/`` (programs), ``init``, ``agent.py`` and the test image."""
+    """``disk.img`` with ``bin/`` (programs), the guest's own files and the test image."""
 
     programs: tuple[Program, ...]
     version: str
@@ -40,7 +48,7 @@ class Payload(Artefact):
             shutil.copy(program.path(), tree / "bin" / program.name)
         for name in _GUEST_FILES:
             shutil.copy(HERE / "guest" / name, tree / name)
-            (tree / name).chmod(0o755)
+            (tree / name).chmod(0o755 if name in _PROGRAMS else 0o644)
         write_image_archive(tree / "image.tar")
         size = sum(path.stat().st_size for path in tree.rglob("*") if path.is_file())
         make_image(directory / "disk.img", tree, f"{size * 5 // 4 // 2**20 + 16}M", log)

@@ -29,6 +29,7 @@ class Pins:
     crio: str
     crio_module: str
     crio_tags: tuple[str, ...]
+    guest: str
     helm: str
     helm_module: str
     debian_release: str
@@ -58,7 +59,7 @@ class Pins:
 
 
 def load_pins(environ: Mapping[str, str] = os.environ) -> Pins:
-    """Read the pins; ``DRAKIT_E2E_KUBERNETES``, ``_CONTAINERD`` and ``_RUNTIME`` select among them.
+    """Read the pins; the choices of ``DRAKIT_E2E_KUBERNETES``, ``…_CONTAINERD``, ``…_RUNTIME``, ``…_GUEST``.
 
     Raises ``ValueError`` naming the choices when a variable selects something not pinned.
     """
@@ -88,6 +89,7 @@ def load_pins(environ: Mapping[str, str] = os.environ) -> Pins:
         crio=chosen("crio", "DRAKIT_E2E_CRIO"),
         crio_module=data["crio"]["module"],
         crio_tags=tuple(data["crio"]["tags"]),
+        guest=chosen("guest", "DRAKIT_E2E_GUEST"),
         helm=chosen("helm", "DRAKIT_E2E_HELM"),
         helm_module=data["helm"]["module"],
         debian_release=data["debian"]["release"],

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 import tarfile
 from abc import ABC, abstractmethod
 from pathlib import Path
 
 from .busybox import IMAGE, SANDBOX_IMAGE
+from .guest import guest_of
 from .pins import HERE, Pins
 
 # The image is there before the first pod can ask for it.
@@ -69,6 +69,7 @@ class Containerd(NodeRuntime):
 
     def __init__(self, pins: Pins) -> None:
         self._template = "containerd-2.toml" if pins.containerd_is_debians else "containerd-3.toml"
+        self._systemd = guest_of(pins).systemd
 
     def script(self) -> str:
         """Import the test image in the background and become containerd."""
@@ -76,7 +77,9 @@ class Containerd(NodeRuntime):
 
     def write_configuration(self, tree: Path) -> None:
         """``containerd.toml``."""
-        shutil.copy(HERE / "guest" / self._template, tree / "containerd.toml")
+        text = (HERE / "guest" / self._template).read_text()
+        text = text.replace("@SYSTEMD_CGROUP@", str(self._systemd).lower())
+        (tree / "containerd.toml").write_text(text)
 
     def import_command(self, path: str, archive: Path) -> str:
         """By containerd's own client."""
@@ -94,6 +97,9 @@ class Crio(NodeRuntime):
     socket = "/var/run/crio/crio.sock"
     """The kubelet recognizes CRI-O by the end of this path."""
 
+    def __init__(self, pins: Pins) -> None:
+        self._guest = guest_of(pins)
+
     def script(self) -> str:
         """Load the test image and become CRI-O."""
         load = _copies("/bed/image.tar", [IMAGE, SANDBOX_IMAGE])
@@ -101,7 +107,11 @@ class Crio(NodeRuntime):
 
     def write_configuration(self, tree: Path) -> None:
         """``crio.conf``."""
-        shutil.copy(HERE / "guest" / "crio.conf", tree / "crio.conf")
+        text = (HERE / "guest" / "crio.conf").read_text()
+        text = text.replace("@CGROUP_DRIVER@", self._guest.cgroup_driver)
+        # Where conmon goes: into a scope of its own with systemd, elsewhere it stays with CRI-O.
+        text = text.replace("@MONITOR@", "system.slice" if self._guest.systemd else "pod")
+        (tree / "crio.conf").write_text(text)
 
     def import_command(self, path: str, archive: Path) -> str:
         """By skopeo, under every name the archive gives its image."""
@@ -132,4 +142,4 @@ def _copies(path: str, names: list[str]) -> str:
 
 def runtime_of(pins: Pins) -> NodeRuntime:
     """The selected runtime."""
-    return Crio() if pins.is_crio else Containerd(pins)
+    return Crio(pins) if pins.is_crio else Containerd(pins)
