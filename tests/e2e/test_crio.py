@@ -19,6 +19,7 @@ import msgspec
 import pytest
 from grpclib.exceptions import GRPCError
 
+from drakit.wire.nri.handler import Refusal
 from drakit.wire.nri.values import Adjustment, Container, Pod, Resources, Update
 from tests.e2e.bed.cri import Cri, cri_of
 from tests.e2e.bed.deploy import install_packages
@@ -50,12 +51,13 @@ def cri(runtime: Node) -> Iterator[Cri]:
 
 
 class Racing(Pinner):
-    """Holds the creation of one container back until that of another has been answered."""
+    """Moves the container ``first`` when ``second`` is created; may reject starts."""
 
     def __init__(self) -> None:
         super().__init__()
         self.answered = threading.Event()
         self.first = ""
+        self.rejected_starts: set[str] = set()
 
     async def create(self, pod: Pod, container: Container) -> Adjustment:
         answer = await super().create(pod, container)
@@ -66,6 +68,11 @@ class Racing(Pinner):
             away = Update(container_id=self.first, resources=Resources(cpus="4-5"))
             answer = Adjustment(updates=(away,))
         return answer
+
+    async def starting(self, pod: Pod, container: Container) -> None:
+        await super().starting(pod, container)
+        if container.name in self.rejected_starts:
+            raise Refusal("it must not start")
 
 
 @pytest.fixture
@@ -165,6 +172,29 @@ def cri_of_second_client(node: Node) -> Iterator[Cri]:
             yield client
         finally:
             client.close()
+
+
+def test_an_error_at_its_start_does_not_keep_a_container_from_running(
+    runtime: Node, cri: Cri, station: Station, pinner: Racing
+) -> None:
+    """containerd fails the start; with CRI-O only the creation can be rejected."""
+    pinner.rejected_starts.add("main")
+    container = cri.run_container(cri.run_pod())
+    assert ("starting", "main") in pinner.events
+    assert cri.state(container) == "CONTAINER_RUNNING"
+    assert pinner.ends == []
+
+
+def test_a_rejected_creation_is_not_followed_by_a_stop_and_a_removal(
+    runtime: Node, cri: Cri, station: Station, pinner: Racing
+) -> None:
+    pinner.refused["bad"] = "it must not be created"
+    pod = cri.run_pod()
+    with pytest.raises(GRPCError, match="it must not be created"):
+        cri.create(pod, "bad")
+    cri.remove(cri.create(pod, "good"))
+    wait_until("the removal is reported", lambda: ("removed", "good") in pinner.events, runtime)
+    assert [kind for kind, name in pinner.events if name == "bad"] == ["create"]
 
 
 def test_a_container_that_died_while_cri_o_was_down_is_not_reported(
