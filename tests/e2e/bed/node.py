@@ -193,6 +193,10 @@ class Node:
                 self.run(f"{load} && rm /tmp/image.tar", 600)
                 self._images.add(archive)
 
+    def tag_image(self, name: str, others: Sequence[str]) -> None:
+        """Give an image of the runtime other names, too."""
+        self.run(self.runtime.tag_command(name, others))
+
     def spawn(
         self, name: str, argv: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> GuestProcess:

@@ -10,6 +10,7 @@ import json
 import shlex
 import tarfile
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 
 from .busybox import IMAGE, SANDBOX_IMAGE
@@ -57,6 +58,10 @@ class NodeRuntime(ABC):
         """The command that loads ``archive``, which lies at ``path`` in the guest."""
 
     @abstractmethod
+    def tag_command(self, name: str, others: Sequence[str]) -> str:
+        """The command that gives an image which is there other names, too."""
+
+    @abstractmethod
     def answers_command(self) -> str:
         """A command that succeeds once the runtime serves requests."""
 
@@ -84,6 +89,10 @@ class Containerd(NodeRuntime):
     def import_command(self, path: str, archive: Path) -> str:
         """By containerd's own client."""
         return f"ctr -n k8s.io images import {shlex.quote(path)}"
+
+    def tag_command(self, name: str, others: Sequence[str]) -> str:
+        """By containerd's own client."""
+        return shlex.join(["ctr", "-n", "k8s.io", "images", "tag", "--force", name, *others])
 
     def answers_command(self) -> str:
         """Its own client gets an answer."""
@@ -121,23 +130,24 @@ class Crio(NodeRuntime):
             names = [name for image in json.load(member) for name in image["RepoTags"]]
         return _copies(path, names)
 
+    def tag_command(self, name: str, others: Sequence[str]) -> str:
+        """A copy in the storage shares everything but the name."""
+        return " && ".join(_copy(f"containers-storage:{name}", other) for other in others)
+
     def answers_command(self) -> str:
         """CRI-O asks itself over its socket."""
         return f"crio status --socket={self.socket} info"
 
 
-def _copies(path: str, names: list[str]) -> str:
+def _copies(path: str, names: Sequence[str]) -> str:
     """The commands that copy an image into the storage, once for each of its names."""
-    return " && ".join(
-        shlex.join(
-            [
-                *("skopeo", "copy", "--quiet", "--insecure-policy"),
-                f"docker-archive:{path}:{name}",
-                f"containers-storage:{name}",
-            ]
-        )
-        for name in names
-    )
+    return " && ".join(_copy(f"docker-archive:{path}:{name}", name) for name in names)
+
+
+def _copy(source: str, name: str) -> str:
+    """The command that copies an image into the storage under a name."""
+    words = ["skopeo", "copy", "--quiet", "--insecure-policy", source]
+    return shlex.join([*words, f"containers-storage:{name}"])
 
 
 def runtime_of(pins: Pins) -> NodeRuntime:
