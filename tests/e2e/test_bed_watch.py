@@ -14,6 +14,13 @@ from tests.e2e.bed.node import Node
 from tests.e2e.bed.waiting import wait_for
 from tests.e2e.bed.watch import Role, Watch, role, watching
 
+POD_CGROUPS = {
+    "cgroupfs": "besteffort/pod{pod}/{id}",
+    "systemd": "kubepods-besteffort.slice/kubepods-besteffort-pod{pod}.slice/cri-containerd-{id}.scope",
+    "crio-systemd": "kubepods-besteffort.slice/kubepods-besteffort-pod{pod}.slice/crio-{id}.scope",
+}
+"""Where a container's cgroup is below ``kubepods``, by the driver that makes it."""
+
 
 class Here:
     """Stands in for a node: the watch runs in this very process."""
@@ -27,13 +34,13 @@ class Here:
 class Pods:
     """Directories that look like the cgroups of pods, each with a living process in it."""
 
-    def __init__(self, root: Path, stack: ExitStack) -> None:
-        self._root, self._stack = root, stack
+    def __init__(self, root: Path, stack: ExitStack, place: str) -> None:
+        self._root, self._stack, self._place = root, stack, place
 
     def run(self, pod: str, which: Role, wanted: int, cpus: str) -> str:
         """One container; returns its id."""
         container = (pod.encode().hex() + "0" * 64)[:64]
-        cgroup = self._root / "besteffort" / pod / container
+        cgroup = self._root / self._place.format(pod=pod, id=container)
         cgroup.mkdir(parents=True)
         process = self._stack.enter_context(
             subprocess.Popen(["/bin/sleep", "1000"], env=role(which, wanted))
@@ -44,10 +51,10 @@ class Pods:
         return container
 
 
-@pytest.fixture
-def pods(tmp_path: Path) -> Iterator[Pods]:
+@pytest.fixture(params=POD_CGROUPS.values(), ids=POD_CGROUPS.keys())
+def pods(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pods]:
     with ExitStack() as stack:
-        yield Pods(tmp_path, stack)
+        yield Pods(tmp_path, stack, request.param)
 
 
 @pytest.fixture

@@ -16,12 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from .guest import CONTAINER_CGROUP
 from .kubernetes import Manifest
 from .node import Node
 
 Role = Literal["owner", "sharer"]
-PODS = "/sys/fs/cgroup/kubepods"
-"""Where the kubelet puts its pods; a pod of the node tier is below ``/sys/fs/cgroup/test``."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +61,12 @@ class Watch:
 
 
 @contextmanager
-def watching(node: Node, below: str = PODS) -> Iterator[Watch]:
-    """Watch the containers of the cgroups ``below``; whoever is not yet there is noticed later."""
-    node.python(_START, below=below)
+def watching(node: Node, below: str = "") -> Iterator[Watch]:
+    """Watch the containers of the cgroups ``below``; whoever is not yet there is noticed later.
+
+    By default those of the kubelet's pods; ``Guest.node_tier_pods`` has those of the node tier.
+    """
+    node.python(_START, below=below or node.guest.kubepods, pattern=CONTAINER_CGROUP)
     try:
         yield Watch(node)
     finally:
@@ -88,7 +90,7 @@ def watched(pod: Manifest, which: Role, cpus: int = 0) -> Manifest:
 
 # The state lives in a module of its own making, so that later requests to the agent find it.
 _START = r"""
-import os, sys, threading, time, types
+import os, re, sys, threading, time, types
 
 state = types.ModuleType("bed_watch")
 state.ended, state.away = threading.Event(), False
@@ -104,13 +106,16 @@ def read(path):
 def containers(directory, pod=""):
     for entry in os.scandir(directory):
         if entry.is_dir(follow_symlinks=False):
-            if len(entry.name) == 64:
+            if re.fullmatch(pattern, entry.name):
                 yield entry.path, pod
             else:
                 yield from containers(entry.path, entry.name)
 
+def id_of(path):
+    return re.fullmatch(pattern, os.path.basename(path))[1]
+
 def role_of(path, processes):
-    name = os.path.basename(path)
+    name = id_of(path)
     if name not in state.roles:
         variables = read(f"/proc/{processes[0]}/environ").split("\0")
         found = dict(each.split("=", 1) for each in variables if "=" in each)
@@ -137,11 +142,11 @@ def look_at(path):
     return None if role is None else (*role, cpus)
 
 def note(path, pod, what):
-    key = f"{pod} {os.path.basename(path)[:12]} {what}"
+    key = f"{pod} {id_of(path)[:12]} {what}"
     state.violations.setdefault(key, round(time.time() - begin, 2))
 
 def judge_alone(path, pod, wanted, cpus, away):
-    name = os.path.basename(path)
+    name = id_of(path)
     if cpus:
         state.owners[name] = ",".join(map(str, sorted(cpus)))
     if len(cpus) == wanted or look_at(path) != ("owner", wanted, cpus):
