@@ -187,11 +187,11 @@ class RuntimeHost(Handler):
         ]
 
     def _allows(self, container_id: str, cpus: CpuSet) -> bool:
-        """Whether the container was last told to use any of *cpus*, or that is not known."""
+        """Whether the container may use any of *cpus*, as far as the runtime has confirmed."""
+        if container_id not in self.enforcer.containers:
+            return False
         allowed = self.enforcer.allowed(container_id)
-        return container_id in self.enforcer.containers and (
-            allowed is None or bool(allowed & cpus)
-        )
+        return allowed is None or bool(allowed & cpus) or self.pusher.is_in_flight(container_id)
 
     def _evict(self, cpus: CpuSet, container_ids: Sequence[str]) -> list[str]:
         """Write the desired CPUs of containers into their cgroups; returns where that failed."""
