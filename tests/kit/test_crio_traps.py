@@ -126,6 +126,7 @@ async def test_a_container_that_died_while_cri_o_was_down_holds_no_claim(
         await it.runtime.up()
         await it.runtime.plugin_ready()
         assert it.host.user_of("a") is None
+        assert pinned.id not in it.host.enforcer.containers
 
 
 @pytest.mark.parametrize("release", CRIO, ids=str)
@@ -141,6 +142,22 @@ async def test_a_container_that_synchronize_missed_is_corrected_once_it_starts(
         await asyncio.wait_for(
             test_runtime.until(lambda: it.cpuset_file(missed).read_text().strip() == "0-1,4-7"),
             30,
+        )
+
+
+@pytest.mark.parametrize("release", CRIO, ids=str)
+async def test_a_container_that_must_not_start_and_does_is_confined_at_once(
+    directory: Path, release: Release
+) -> None:
+    """CRI-O starts a container although a plugin returned an error; only its creation can be rejected."""
+    async with world(directory, release, verify_seconds=86400) as it:
+        await it.prepare("a", "2-3")
+        pod = await it.runtime.run_pod("thief", uid="another-pod")
+        missed = await it.runtime.create_unnoticed(pod.id, "missed", env=[marker("a")])
+        await it.runtime.start(missed.id)
+        assert missed.state is State.RUNNING
+        await asyncio.wait_for(
+            test_runtime.until(lambda: it.cpuset_file(missed).read_text().strip() == "0-1,4-7"), 30
         )
 
 

@@ -57,6 +57,11 @@ class Release(msgspec.Struct, frozen=True):
         return not self.is_crio
 
     @property
+    def heeds_start_errors(self) -> bool:
+        """Whether a container does not start when a plugin returns an error for its start."""
+        return not self.is_crio
+
+    @property
     def container_cgroup_prefix(self) -> str:
         """What precedes a container's ID in the name of its cgroup (cgroupfs driver)."""
         return "crio-" if self.is_crio else ""

@@ -345,8 +345,9 @@ class FakeRuntime:
             try:
                 await self._roster.tell(self._about(Event.START_CONTAINER, container))
             except RuntimeFailure:
-                container.unmirror()
-                raise
+                if self.release.heeds_start_errors:
+                    container.unmirror()
+                    raise
             container.become(State.RUNNING, 20_000 + next(self._numbers))
             await self._roster.mention(self._about(Event.POST_START_CONTAINER, container))
 
