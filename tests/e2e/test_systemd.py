@@ -12,10 +12,13 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.bed.cluster import Cluster, busybox_pod
+from tests.e2e.bed.deploy import install_packages
+from tests.e2e.bed.drivenode import DrivenNode, driven
 from tests.e2e.bed.driver import ChartDriver
 from tests.e2e.bed.node import Node
 from tests.e2e.bed.watch import watched, watching
