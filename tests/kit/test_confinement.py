@@ -116,7 +116,9 @@ async def test_a_shared_container_on_claimed_cpus_is_reported_and_one_with_fewer
 
 async def test_a_cpu_that_is_offline_is_nobodys_limit(caplog: pytest.LogCaptureFixture) -> None:
     async with kernel() as node:
+        node.allow(str(Path(node.owner).parent), "1-3")
         node.settle(ALL - CpuSet([3]))
+        assert node.cpus(node.owner) == CpuSet([2])
         await node.host.verify()
         assert _warnings(caplog) == []
         assert node.counted("reported") == 0
