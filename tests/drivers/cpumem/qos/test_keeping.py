@@ -192,6 +192,19 @@ def test_values_the_kernel_rounds_are_not_taken_for_foreign(world: World) -> Non
     assert world.tree.get(POD, MIN) == "8192"
 
 
+def test_hugepage_limits_that_the_kernel_rounds_are_not_taken_for_foreign(world: World) -> None:
+    """It keeps whole hugepages: 5 MiB in pages of 2 MiB are 4 MiB."""
+    plan = {POD: {"hugetlb.2MB.max": str(5 << 20)}}
+    world.apply(plan)
+    world.tree.set(POD, "hugetlb.2MB.max", str(4 << 20))
+    world.apply(plan)
+    assert world.keeper.tally.foreign == 0
+    assert world.tree.get(POD, "hugetlb.2MB.max") == str(4 << 20)
+    world.tree.set(POD, "hugetlb.2MB.max", str(2 << 20))
+    world.apply(plan)
+    assert world.keeper.tally.foreign == 1
+
+
 def test_a_cgroup_that_is_gone_is_forgotten(world: World) -> None:
     world.apply(chain(8192))
     world.tree.remove(POD)
