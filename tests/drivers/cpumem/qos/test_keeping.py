@@ -386,6 +386,24 @@ def test_what_systemd_resets_with_pods_is_set_again_without_limit(world: World) 
     assert world.keeper.tally.foreign == 0
 
 
+def test_what_systemd_resets_in_a_slice_is_set_again_at_any_time_without_limit(
+    world: World,
+) -> None:
+    """``systemctl daemon-reload`` writes the defaults of every slice; a package upgrade runs it often."""
+    pod = world.tree.make("kubepods.slice/kubepods-pod1.slice")
+    plan = {path: {MIN: "8192"} for path in ("kubepods.slice", pod)}
+    world.apply(plan)
+    for _ in range(20):
+        for path in plan:
+            world.tree.set(path, MIN, "0")
+        world.apply(plan)
+        assert [world.tree.get(path, MIN) for path in plan] == ["8192", "8192"]
+    assert (world.keeper.tally.undone, world.keeper.tally.foreign) == (40, 0)
+    world.tree.set(pod, MIN, "4096")  # nobody's default
+    world.apply(plan)
+    assert world.keeper.tally.foreign == 1
+
+
 def test_hugepage_limits_zeroed_by_a_resize_come_back_at_once(world: World) -> None:
     files = {"hugetlb.2MB.rsvd.max": "4194304", "hugetlb.2MB.max": "4194304"}
     world.apply({POD: files})
