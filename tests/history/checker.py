@@ -18,7 +18,7 @@ The record
                   moment between the two; an empty ``cpus`` means: no limit of its own
     ``held``      ``from``, ``claims``: UID to ``[identity, cpus]``: all that the driver's checkpoint
                   directory held at some moment between ``from`` and ``at``; a file that is replaced has
-                  another identity
+                  another identity; with ``atomic`` the claims were all there at one moment
     ``driver``    ``state``: ``away`` or ``back``
     ``settings``  ``settling`` and ``correcting``, seconds: see below
     ``end``       the source is complete
@@ -163,6 +163,7 @@ class Listing:
     start: Time
     end: Time
     claims: dict[str, tuple[str, frozenset[int] | None]]
+    atomic: bool = False
 
 
 @dataclass(frozen=True)
@@ -300,7 +301,8 @@ def _take_listing(history: History, event: dict[str, Any], at: Time) -> None:
         uid: (identity, None if cpus is None else parse_cpus(cpus))
         for uid, (identity, cpus) in event["claims"].items()
     }
-    history.listings.append(Listing((at[0], event["from"]), at, claims))
+    atomic = event.get("atomic", False)
+    history.listings.append(Listing((at[0], event["from"]), at, claims, atomic))
 
 
 def _take_absence(history: History, state: str, at: Time) -> None:
@@ -348,6 +350,7 @@ class _Judge:
             ownerships=len(self.ownerships),
         )
         self._find_two_owners()
+        self._find_double_entries()
         self._find_given_away()
         self._find_misplaced()
         self._find_intruders()
@@ -449,6 +452,15 @@ class _Judge:
                         )
                         self._note(later.start, "two-owners", text)
                 active.append(later)
+
+    def _find_double_entries(self) -> None:
+        for listing in self.history.listings:
+            owner: dict[int, str] = {}
+            for claim, (_, cpus) in listing.claims.items() if listing.atomic else ():
+                for cpu in cpus or ():
+                    if owner.setdefault(cpu, claim) != claim:
+                        text = f"CPU {cpu} belongs to claim {owner[cpu]} and to claim {claim}"
+                        self._note(listing.end, "two-owners", text)
 
     def _find_given_away(self) -> None:
         for container in self.history.containers.values():
