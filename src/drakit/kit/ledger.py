@@ -151,6 +151,7 @@ class Ledger:
         self._known: dict[str, tuple[Signature, Entry]] = {}
         self._ghosts: dict[str, dict[str, CpuSet]] = {}
         self._stamp: Signature | None = None
+        self._first_seen: tuple[Signature | None, float] = (None, 0.0)
         self.holdings = Holdings()
         self.unreadable: dict[str, str] = {}
         """Claims whose file could not be read: UID to the path it was set aside as."""
@@ -179,6 +180,7 @@ class Ledger:
         stamp = _signature(os.stat(self.directory))
         if stamp == self._stamp:
             return False
+        seen_for = self._seen_for(stamp)
         seen: set[str] = set()
         changed = False
         for name in sorted(os.listdir(self.directory)):
@@ -192,12 +194,22 @@ class Ledger:
             del self._known[uid]
             changed = True
         # A change within one tick of the file system's clock would leave the same stamp: trust
-        # the stamp only once it is older than any such tick (4 ms on common kernels).
-        settled = time.time_ns() - stamp[1] > 50_000_000
+        # the stamp only once it was seen for longer than any such tick.
+        settled = seen_for > _tick(stamp)
         self._stamp = stamp if settled else None
         if changed:
             self._rebuild()
         return changed
+
+    def _seen_for(self, stamp: Signature) -> float:
+        """For how many seconds the directory has had this stamp in our view.
+
+        By the monotonic clock: the time of day, which the stamp is made of, may be set at any moment.
+        """
+        now = time.monotonic()
+        if self._first_seen[0] != stamp:
+            self._first_seen = stamp, now
+        return now - self._first_seen[1]
 
     def _reread(self, uid: str) -> bool:
         path = self.path(uid)
@@ -428,6 +440,14 @@ def _capacities(offer: Offer) -> dict[tuple[str, str], dict[str, Quantity]]:
 
 def _signature(status: os.stat_result) -> Signature:
     return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _tick(stamp: Signature) -> float:
+    """Seconds within which two changes may leave one stamp: 4 ms on common kernels, with a margin.
+
+    A file system that keeps whole seconds (ext4 with small inodes, for one) needs two of them.
+    """
+    return 0.05 if stamp[1] % 1_000_000_000 else 2.5
 
 
 def _read(path: str) -> bytes:
