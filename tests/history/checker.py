@@ -28,8 +28,9 @@ What is a violation (each only if it is certain)
     belongs to another claim; *intruder*: a container is allowed on a CPU of a claim that it does not have,
     while a container of that claim runs; *misplaced*, *moved*: a running container of a claim is not
     allowed exactly the claim's CPUs, from the start or later; *vanished*, *changed*: an acknowledged
-    prepare is not in the checkpoints, or was answered differently in the same boot; *returned*: a
-    claim is in the checkpoints again although its unprepare was acknowledged and nobody prepared it.
+    prepare is not in the checkpoints, or was answered differently in the same boot; *released*: the claim
+    of a running container is not in the checkpoints; *returned*: a claim is in the checkpoints again
+    although its unprepare was acknowledged and nobody prepared it.
 
 What is certain
     A claim owns its CPUs from the *answer* to its prepare until the next unprepare is *called*; if the two
@@ -355,6 +356,7 @@ class _Judge:
         self._find_misplaced()
         self._find_intruders()
         self._find_vanished()
+        self._find_released()
         self._find_changed()
         self._find_returned()
 
@@ -511,6 +513,19 @@ class _Judge:
                         f"its checkpoint has {show(cpus)}"
                     )
                     self._note(listing.end, "changed", text)
+                    break
+
+    def _find_released(self) -> None:
+        starts = [listing.start for listing in self.history.listings]
+        for container in self.history.containers.values():
+            start, end = container.running()
+            for listing in self.history.listings[bisect_right(starts, start) :]:
+                if listing.end >= end:
+                    break
+                missing = [claim for claim in container.claims if claim not in listing.claims]
+                if missing:
+                    text = f"claim {', '.join(missing)} is not in the checkpoints while {container} runs"
+                    self._note(listing.end, "released", text)
                     break
 
     def _find_returned(self) -> None:

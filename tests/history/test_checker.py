@@ -119,6 +119,10 @@ def _the_cpus_of_a_claim_that_was_lost_in_a_reboot_are_given_away() -> Story:
     return Story().prepare("a", "2").reboot().prepare("b", "2").prepare("a", "3")
 
 
+def _the_claim_of_a_running_container_is_not_in_the_checkpoints() -> Story:
+    return running_on().held(a="1:2-3").held().look(one="2-3")
+
+
 def _a_repeated_prepare_gives_other_cpus() -> Story:
     return Story().prepare("a", "2").prepare("a", "3")
 
@@ -158,6 +162,7 @@ VIOLATIONS: list[tuple[Callable[[], Story], str]] = [
     (_a_prepared_claim_is_not_in_the_checkpoints, "vanished"),
     (_a_prepared_claim_is_lost_in_a_reboot, "vanished"),
     (_the_cpus_of_a_claim_that_was_lost_in_a_reboot_are_given_away, "two-owners"),
+    (_the_claim_of_a_running_container_is_not_in_the_checkpoints, "released"),
     (_a_repeated_prepare_gives_other_cpus, "changed"),
     (_the_checkpoint_has_other_cpus, "changed"),
     (_an_unprepared_claim_comes_back, "returned"),
@@ -383,6 +388,10 @@ def _a_prepare_in_flight_outlasts_the_unprepare() -> Story:
     return story.unprepare("a").held(a="1:2").held(a="1:2")
 
 
+def _a_claim_is_released_after_its_container_was_last_seen() -> Story:
+    return running_on().held(a="1:2-3").look(one="2-3").unprepare("a").held()
+
+
 def _a_container_that_nobody_describes() -> Story:
     return running_on().look(stranger="2", one="2-3").look(one="2-3")
 
@@ -413,6 +422,7 @@ LEGAL = [
     _a_checkpoint_is_replaced_and_its_cpu_was_another_claims_in_between,
     _the_directory_is_read_while_the_claim_is_unprepared,
     _a_prepare_in_flight_outlasts_the_unprepare,
+    _a_claim_is_released_after_its_container_was_last_seen,
     _a_container_that_nobody_describes,
 ]
 
