@@ -24,6 +24,7 @@ from .test_host import Pairs, at_work, eventually, pair, serving, world
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_module, "_OTHER_INSTANCE_SECONDS", 0.05)
     monkeypatch.setattr(host_module, "_LOAD_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(host_module, "_RUNTIME_SECONDS", 0.05)
 
 
 def host_of(node: SimulatedNode, **changes: object) -> Host:
