@@ -9,14 +9,16 @@ The node: cores {0,1} {2,3} on NUMA node 0, {4,5} {6,7} on NUMA node 1; CPU 0 is
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.bed.cluster import Cluster, busybox_pod
+from tests.e2e.bed.deploy import install_packages
+from tests.e2e.bed.drivenode import DrivenNode, driven
 from tests.e2e.bed.driver import ChartDriver
 from tests.e2e.bed.node import Node
 from tests.e2e.bed.watch import watched, watching
@@ -38,11 +40,11 @@ class Systemd:
 
     def scope(self, container: str) -> str:
         """The unit of a container."""
-        return PurePath(self._node.container_cgroup(container)).name
+        return Path(self._node.container_cgroup(container)).name
 
     def slices(self, container: str) -> list[str]:
         """The units above a container's, its pod's first."""
-        above = PurePath(self._node.container_cgroup(container)).parents
+        above = Path(self._node.container_cgroup(container)).parents
         return [each.name for each in above if each.name.endswith(".slice")]
 
     def set(self, unit: str, *properties: str) -> None:
@@ -170,3 +172,159 @@ def test_cpus_of_a_container_changed_by_systemctl_are_put_right(
     # systemd must not bring its older record back.
     node.run(["systemctl", "daemon-reload"])
     residents.are_where_they_belong()
+
+
+def test_a_slice_that_withholds_claimed_cpus_is_reported(
+    cluster: Cluster, node: Node, driver: ChartDriver, systemd: Systemd, residents: Residents
+) -> None:
+    pod_slice = systemd.slices(residents.owner.container)[0]
+    systemd.set(pod_slice, "AllowedCPUs=4-5")
+    try:
+        # The kernel has the last word: of a list that the slice does not allow, nothing is left.
+        assert residents.owner.cpus == {4, 5}
+        node.wait("the driver to report it", lambda: pod_slice in driver.log(node), limit=30)
+        reported = re.search(
+            r'^dra_cpu_drift_total{result="reported"} (.+)$',
+            driver.get(node, "/metrics"),
+            re.MULTILINE,
+        )
+        assert reported
+        assert float(reported[1]) > 0
+    finally:
+        # Without a value systemd would forget its limit and leave the kernel's.
+        systemd.set(pod_slice, "AllowedCPUs=0-7")
+    residents.are_where_they_belong()
+
+
+def test_daemons_of_the_node_may_run_on_claimed_cpus_unless_their_slice_is_limited(
+    node: Node, systemd: Systemd, residents: Residents
+) -> None:
+    daemon = "bed-daemon.service"
+    node.run(
+        ["systemd-run", "--quiet", f"--unit={daemon}", "sh", "-c", "while :; do sleep 1; done"]
+    )
+    try:
+        pid = int(systemd.show(daemon, "MainPID"))
+        assert systemd.show(daemon, "Slice") == "system.slice"
+        assert node.allowed_cpus(pid) == ALL_CPUS, (
+            "exclusive is among pods: see docs/how-it-works.md"
+        )
+        systemd.set("system.slice", "AllowedCPUs=0")
+        assert node.allowed_cpus(pid) == {0}
+        residents.are_where_they_belong()
+    finally:
+        systemd.set("system.slice", "AllowedCPUs=0-7")
+        node.run(["systemctl", "stop", daemon])
+
+
+def _crash(node: Node, systemd: Systemd) -> None:
+    """Nobody but its unit starts it again."""
+    before = int(systemd.show("containerd.service", "NRestarts"))
+    node.kill_service("containerd")
+    node.wait(
+        "the unit to start it again",
+        lambda: int(systemd.show("containerd.service", "NRestarts")) > before,
+    )
+    node.wait_for_runtime()
+
+
+def _restart(node: Node, systemd: Systemd) -> None:
+    node.restart_service("containerd")
+
+
+@pytest.mark.parametrize(
+    "disturb",
+    [
+        pytest.param(_crash, id="killed"),
+        # In the default run, test_cpu_grouped_restarts.py restarts it together with the kubelet.
+        pytest.param(_restart, id="restarted", marks=pytest.mark.full),
+    ],
+)
+def test_a_runtime_restarted_by_its_unit_finds_every_pod_on_its_cpus(
+    cluster: Cluster,
+    node: Node,
+    driver: ChartDriver,
+    systemd: Systemd,
+    residents: Residents,
+    namespace: str,
+    disturb: Callable[[Node, Systemd], None],
+) -> None:
+    processes = residents.owner.pid, residents.sharer.pid
+    with watching(node) as watch:
+        disturb(node, systemd)
+        driver.wait_until_serving()
+        residents.are_where_they_belong()
+        new = watched(pod_with("newcomer", "new"), "owner", 2)
+        cluster.apply([claim("new", amount(2, on_numa_node(1))), new], namespace)
+        (newcomer,) = running(cluster, namespace, "newcomer")
+        assert len(newcomer.cpus) == 2
+        newcomer.runs_only_on(newcomer.cpus & {4, 5, 6, 7})
+        left = SHARED - newcomer.cpus
+        cluster.wait("the shared pool to follow", lambda: residents.sharer.cpus == left)
+        residents.owner.runs_only_on(OWNED)
+        watch.report().check()
+    assert (residents.owner.pid, residents.sharer.pid) == processes, "containers were restarted"
+    cluster.api.delete("v1", "Pod", "newcomer", namespace)
+    cluster.wait("the shared pool to grow back", lambda: residents.sharer.cpus == SHARED)
+
+
+def test_the_slice_of_an_ended_pod_goes_with_it_and_its_cpus_return(
+    cluster: Cluster, node: Node, systemd: Systemd, residents: Residents
+) -> None:
+    container = residents.owner.container
+    pod_slice = systemd.slices(container)[0]
+    directory = str(Path(node.container_cgroup(container)).parent)
+    assert systemd.show(pod_slice, "ActiveState") == "active"
+    cluster.api.delete("v1", "Pod", "owner", residents.namespace)
+    cluster.wait("the shared pool to grow back", lambda: residents.sharer.cpus == EVERYTHING)
+    node.wait("the slice to be gone", lambda: not node.exists(directory))
+    assert systemd.show(pod_slice, "ActiveState") == "inactive"
+
+
+# Node tier: drivers broken on purpose are caught ---------------------------------------------
+
+
+def a_scope_changed_by_systemctl_is_put_right(node: DrivenNode) -> None:
+    systemd = Systemd(node.node)
+    container, _ = node.owner(2, numa=0)
+    node.driver.process.signal("STOP")
+    systemd.set(systemd.scope(container), "AllowedCPUs=0-7")
+    assert node.cpus(container) == ALL_CPUS
+    node.driver.process.signal("CONT")
+    assert node.soon(lambda: node.cpus(container) == OWNED), "the change was not noticed"
+
+
+def a_slice_that_withholds_cpus_is_reported(node: DrivenNode) -> None:
+    systemd = Systemd(node.node)
+    container, _ = node.owner(2, numa=0)
+    pod_slice = systemd.slices(container)[0]
+    systemd.set(pod_slice, "AllowedCPUs=4-5")
+    assert node.cpus(container) == {4, 5}
+    log = node.driver.process.log
+    assert node.soon(lambda: pod_slice in log()), "the slice was not reported"
+
+
+PROMISES: dict[Callable[[DrivenNode], None], tuple[str, str]] = {
+    a_scope_changed_by_systemctl_is_put_right: ("believes_its_own_books", "was not noticed"),
+    a_slice_that_withholds_cpus_is_reported: ("overlooks_slices", "was not reported"),
+}
+"""Which mutant each catches, and what it says then."""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+def test_a_promise_about_systemd_is_kept_and_its_mutant_caught(
+    runtime: Node, packages: Path, promise: Callable[[DrivenNode], None]
+) -> None:
+    mutant, words = PROMISES[promise]
+    install_packages(runtime, packages)
+    for broken in ("", mutant):
+        with driven(runtime, broken, reserved_cpus="0", verify_seconds="2") as node:
+            try:
+                if broken:
+                    with pytest.raises(AssertionError, match=words):
+                        promise(node)
+                else:
+                    promise(node)
+            finally:
+                node.clear()

@@ -149,6 +149,14 @@ def test_only_the_files_asked_for_are_compared(tmp_path: Path) -> None:
     assert find_drift(node.enforcer, node.tree, ["b", "unknown"], only=("cpuset.cpus",)) == []
 
 
+def test_a_text_that_is_right_for_one_container_may_be_wrong_for_the_next(tmp_path: Path) -> None:
+    shapes = {name: Shape(cpus=CpuSet(cpus)) for name, cpus in (("a", [0, 1]), ("b", [2]))}
+    node = _Containers(tmp_path, {**shapes, "c": shapes["a"], "d": shapes["b"]})
+    for each in "abcd":
+        node.set(each, "cpuset.cpus", "0-1")
+    assert [d.container_id for d in find_drift(node.enforcer, node.tree)] == ["b", "d"]
+
+
 def test_whoever_is_allowed_on_the_newcomer_s_cpus_is_found(tmp_path: Path) -> None:
     shared = Shape(cpus=CpuSet([0, 1]))
     ids = ("new", "right", "overlaps", "empty", "elsewhere", "may", "gone", "unreadable")

@@ -85,6 +85,10 @@ class Pusher:
         """Containers with an update on its way that allows some of *cpus*."""
         return [each for each, allowed in self._in_flight.items() if allowed & cpus]
 
+    def is_in_flight(self, container_id: str) -> bool:
+        """Whether an update of the container was sent and is not confirmed."""
+        return container_id in self._in_flight
+
     async def wait_until(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Wait until *condition* holds, looking again after each update; says whether it does."""
         try:

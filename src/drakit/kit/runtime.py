@@ -23,6 +23,7 @@ from drakit.core.cpuset import CpuSet
 from drakit.core.filelock import FileLock
 from drakit.kit import names
 from drakit.kit.cgroups import CgroupTree, relative_path
+from drakit.kit.confinement import ConfinementReport, find_confined
 from drakit.kit.driver import Driver, Entry, Refused
 from drakit.kit.enforcement import Enforcer, ForeignClaimError, Known
 from drakit.kit.ledger import Ledger
@@ -97,6 +98,7 @@ class RuntimeHost(Handler):
         self._last_end: Disconnect | None = None
         self._denied: dict[tuple[str, str], float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._confinement = ConfinementReport(metrics)
         metrics.add_source(self._gauges)
 
     # -- life ----------------------------------------------------------------------------------------
@@ -187,11 +189,11 @@ class RuntimeHost(Handler):
         ]
 
     def _allows(self, container_id: str, cpus: CpuSet) -> bool:
-        """Whether the container was last told to use any of *cpus*, or that is not known."""
+        """Whether the container may use any of *cpus*, as far as the runtime has confirmed."""
+        if container_id not in self.enforcer.containers:
+            return False
         allowed = self.enforcer.allowed(container_id)
-        return container_id in self.enforcer.containers and (
-            allowed is None or bool(allowed & cpus)
-        )
+        return allowed is None or bool(allowed & cpus) or self.pusher.is_in_flight(container_id)
 
     def _evict(self, cpus: CpuSet, container_ids: Sequence[str]) -> list[str]:
         """Write the desired CPUs of containers into their cgroups; returns where that failed."""
@@ -258,6 +260,8 @@ class RuntimeHost(Handler):
         if not self._synchronised or not self._options.cgroup_root:
             return
         tree = CgroupTree(self._options.cgroup_root)
+        if container_ids is None:
+            self._confinement.update(find_confined(self.enforcer, tree))
         drifts = find_drift(self.enforcer, tree, container_ids)
         if not drifts:
             return

@@ -5,8 +5,9 @@ put back when the plan does not mention the file any more, or at uninstall.
 
 Three things can undo a value:
 
-* systemd and the kubelet, which write a slice's defaults (0, or ``max``) when pods come and go. That
-  is expected after such a change, and the value is set again at once.
+* systemd and the kubelet, which write a slice's defaults (0, or ``max``) when pods come and go, and
+  systemd also on daemon-reload. That is expected after such a change, and in a slice at any time; the
+  value is set again at once.
 * A hugetlb limit of 0, from the kubelet's partial updates: likewise.
 * Anybody else. Such a *foreign write* is counted, and repaired with growing pauses at most
   :attr:`Patience.repairs` times; then it is reported and left alone until it is gone. Who loses a
@@ -264,7 +265,8 @@ class Keeper:
         kept, key = look.kept, look.key
         if kept is None or self._same(look.key.file, look.now, kept.value):
             return True  # what is new is the plan, not the file
-        expected = churned or key.file.startswith("hugetlb.")
+        # systemd writes a slice's defaults at any time: on daemon-reload, and with set-property.
+        expected = churned or key.file.startswith("hugetlb.") or key.path.endswith(".slice")
         if expected and look.now in (reset_value(key.file), kept.before):
             self.tally.undone += 1
             return True
