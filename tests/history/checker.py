@@ -18,7 +18,7 @@ The record
                   moment between the two; an empty ``cpus`` means: no limit of its own
     ``held``      ``from``, ``claims``: UID to ``[identity, cpus]``: all that the driver's checkpoint
                   directory held at some moment between ``from`` and ``at``; a file that is replaced has
-                  another identity
+                  another identity; with ``atomic`` the claims were all there at one moment
     ``driver``    ``state``: ``away`` or ``back``
     ``settings``  ``settling`` and ``correcting``, seconds: see below
     ``end``       the source is complete
@@ -28,8 +28,9 @@ What is a violation (each only if it is certain)
     belongs to another claim; *intruder*: a container is allowed on a CPU of a claim that it does not have,
     while a container of that claim runs; *misplaced*, *moved*: a running container of a claim is not
     allowed exactly the claim's CPUs, from the start or later; *vanished*, *changed*: an acknowledged
-    prepare is not in the checkpoints, or was answered differently in the same boot; *returned*: a
-    claim is in the checkpoints again although its unprepare was acknowledged and nobody prepared it.
+    prepare is not in the checkpoints, or was answered differently in the same boot; *released*: the claim
+    of a running container is not in the checkpoints; *returned*: a claim is in the checkpoints again
+    although its unprepare was acknowledged and nobody prepared it.
 
 What is certain
     A claim owns its CPUs from the *answer* to its prepare until the next unprepare is *called*; if the two
@@ -163,6 +164,7 @@ class Listing:
     start: Time
     end: Time
     claims: dict[str, tuple[str, frozenset[int] | None]]
+    atomic: bool = False
 
 
 @dataclass(frozen=True)
@@ -300,7 +302,8 @@ def _take_listing(history: History, event: dict[str, Any], at: Time) -> None:
         uid: (identity, None if cpus is None else parse_cpus(cpus))
         for uid, (identity, cpus) in event["claims"].items()
     }
-    history.listings.append(Listing((at[0], event["from"]), at, claims))
+    atomic = event.get("atomic", False)
+    history.listings.append(Listing((at[0], event["from"]), at, claims, atomic))
 
 
 def _take_absence(history: History, state: str, at: Time) -> None:
@@ -348,10 +351,12 @@ class _Judge:
             ownerships=len(self.ownerships),
         )
         self._find_two_owners()
+        self._find_double_entries()
         self._find_given_away()
         self._find_misplaced()
         self._find_intruders()
         self._find_vanished()
+        self._find_released()
         self._find_changed()
         self._find_returned()
 
@@ -450,6 +455,15 @@ class _Judge:
                         self._note(later.start, "two-owners", text)
                 active.append(later)
 
+    def _find_double_entries(self) -> None:
+        for listing in self.history.listings:
+            owner: dict[int, str] = {}
+            for claim, (_, cpus) in listing.claims.items() if listing.atomic else ():
+                for cpu in cpus or ():
+                    if owner.setdefault(cpu, claim) != claim:
+                        text = f"CPU {cpu} belongs to claim {owner[cpu]} and to claim {claim}"
+                        self._note(listing.end, "two-owners", text)
+
     def _find_given_away(self) -> None:
         for container in self.history.containers.values():
             own = self.expected[container.name] or frozenset()
@@ -499,6 +513,19 @@ class _Judge:
                         f"its checkpoint has {show(cpus)}"
                     )
                     self._note(listing.end, "changed", text)
+                    break
+
+    def _find_released(self) -> None:
+        starts = [listing.start for listing in self.history.listings]
+        for container in self.history.containers.values():
+            start, end = container.running()
+            for listing in self.history.listings[bisect_right(starts, start) :]:
+                if listing.end >= end:
+                    break
+                missing = [claim for claim in container.claims if claim not in listing.claims]
+                if missing:
+                    text = f"claim {', '.join(missing)} is not in the checkpoints while {container} runs"
+                    self._note(listing.end, "released", text)
                     break
 
     def _find_returned(self) -> None:

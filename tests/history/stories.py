@@ -67,10 +67,10 @@ class Story:
         began, ended = self.clock + 100, self.clock + 200
         return self.note("look", containers={k: [began, ended, v] for k, v in containers.items()})
 
-    def held(self, **claims: str) -> Story:
+    def held(self, *, atomic: bool = False, **claims: str) -> Story:
         """The checkpoint directory: ``claim="identity:cpus"``."""
         found = {uid: each.split(":") for uid, each in claims.items()}
-        return self.note("held", **{"from": self.clock + 100}, claims=found)
+        return self.note("held", **{"from": self.clock + 100}, claims=found, atomic=atomic)
 
     def away(self) -> Story:
         """The driver goes."""

@@ -33,6 +33,10 @@ def _two_checkpoints_hold_one_cpu() -> Story:
     return Story().held(a="7:2", b="8:2").held(a="7:2", b="8:2")
 
 
+def _two_checkpoints_hold_one_cpu_at_one_moment() -> Story:
+    return Story().held(a="7:2", b="8:2", atomic=True)
+
+
 def _the_claim_of_a_running_container_is_unprepared_and_given_away() -> Story:
     return running_on().unprepare("a").prepare("b", "2").look(one="2-3")
 
@@ -115,6 +119,10 @@ def _the_cpus_of_a_claim_that_was_lost_in_a_reboot_are_given_away() -> Story:
     return Story().prepare("a", "2").reboot().prepare("b", "2").prepare("a", "3")
 
 
+def _the_claim_of_a_running_container_is_not_in_the_checkpoints() -> Story:
+    return running_on().held(a="1:2-3").held().look(one="2-3")
+
+
 def _a_repeated_prepare_gives_other_cpus() -> Story:
     return Story().prepare("a", "2").prepare("a", "3")
 
@@ -134,6 +142,7 @@ def _a_container_comes_onto_claimed_cpus_while_the_driver_is_away() -> Story:
 VIOLATIONS: list[tuple[Callable[[], Story], str]] = [
     (_two_claims_are_given_one_cpu, "two-owners"),
     (_two_checkpoints_hold_one_cpu, "two-owners"),
+    (_two_checkpoints_hold_one_cpu_at_one_moment, "two-owners"),
     (_the_claim_of_a_running_container_is_unprepared_and_given_away, "given-away"),
     (_a_container_without_claims_comes_onto_claimed_cpus, "intruder"),
     (_a_container_without_claims_stays_on_claimed_cpus, "intruder"),
@@ -153,6 +162,7 @@ VIOLATIONS: list[tuple[Callable[[], Story], str]] = [
     (_a_prepared_claim_is_not_in_the_checkpoints, "vanished"),
     (_a_prepared_claim_is_lost_in_a_reboot, "vanished"),
     (_the_cpus_of_a_claim_that_was_lost_in_a_reboot_are_given_away, "two-owners"),
+    (_the_claim_of_a_running_container_is_not_in_the_checkpoints, "released"),
     (_a_repeated_prepare_gives_other_cpus, "changed"),
     (_the_checkpoint_has_other_cpus, "changed"),
     (_an_unprepared_claim_comes_back, "returned"),
@@ -212,6 +222,10 @@ def _does_not_sync_files() -> Story:
     return Story().prepare("a", "2").prepare("b", "3").reboot().held(a="1:2")
 
 
+def _does_not_sync_directories() -> Story:
+    return Story().prepare("a", "2").unprepare("a").reboot().held(a="1:2")
+
+
 MUTANTS = {
     "gives_back_too_early": (_gives_back_too_early, "intruder"),
     "loses_state": (_loses_state, "two-owners"),
@@ -222,6 +236,7 @@ MUTANTS = {
     "ignores_what_it_missed": (_ignores_what_it_missed, "misplaced"),
     "believes_its_own_books": (_believes_its_own_books, "moved"),
     "does_not_sync_files": (_does_not_sync_files, "vanished"),
+    "does_not_sync_directories": (_does_not_sync_directories, "returned"),
 }
 """``forgets_to_grow`` is not here: a pool that is too small breaks no exclusivity."""
 
@@ -333,6 +348,10 @@ def _a_checkpoint_is_replaced_between_two_looks() -> Story:
     return Story().held(a="1:2").held(b="5:2").held(a="9:2")
 
 
+def _a_directory_that_is_not_read_at_one_moment() -> Story:
+    return Story().held(a="7:2", b="8:2")
+
+
 def _a_claim_is_listed_while_it_is_being_unprepared() -> Story:
     story = Story().prepare("a", "2").held(a="1:2")
     release = story.call("unprepare", "a")
@@ -369,6 +388,10 @@ def _a_prepare_in_flight_outlasts_the_unprepare() -> Story:
     return story.unprepare("a").held(a="1:2").held(a="1:2")
 
 
+def _a_claim_is_released_after_its_container_was_last_seen() -> Story:
+    return running_on().held(a="1:2-3").look(one="2-3").unprepare("a").held()
+
+
 def _a_container_that_nobody_describes() -> Story:
     return running_on().look(stranger="2", one="2-3").look(one="2-3")
 
@@ -392,12 +415,14 @@ LEGAL = [
     _a_repeat_gives_the_same,
     _after_a_reboot_a_claim_may_get_other_cpus,
     _a_checkpoint_is_replaced_between_two_looks,
+    _a_directory_that_is_not_read_at_one_moment,
     _a_claim_is_listed_while_it_is_being_unprepared,
     _a_claim_is_prepared_once_more_after_its_release,
     _readings_that_overlap_are_not_one_moment,
     _a_checkpoint_is_replaced_and_its_cpu_was_another_claims_in_between,
     _the_directory_is_read_while_the_claim_is_unprepared,
     _a_prepare_in_flight_outlasts_the_unprepare,
+    _a_claim_is_released_after_its_container_was_last_seen,
     _a_container_that_nobody_describes,
 ]
 

@@ -219,8 +219,22 @@ def _misplace(node: TrueNode) -> None:
     node.tell(node.now + 2, "look", containers=found)
 
 
+def _release(node: TrueNode) -> None:
+    _, container = _owner(node)
+    del node.owned["v"], node.containers[container]
+    node.tell(node.now, "call", call="v2", verb="unprepare", claims=["v"])
+    node.tell(node.now + 1, "answer", call="v2", claims={"v": {}})
+    node.pause()
+    node.hold()
+    node.pause()
+    node.tell(node.now, "stopping", container=container)
+
+
 def _vanish(node: TrueNode) -> None:
-    _owner(node)
+    _, container = _owner(node)
+    node.containers.pop(container)
+    node.tell(node.now, "stopping", container=container)
+    node.pause()
     cpus = node.owned.pop("v")
     node.hold()
     node.owned["v"] = cpus
@@ -251,6 +265,7 @@ INJECTED: dict[str, Callable[[TrueNode], None]] = {
     "vanished": _vanish,
     "changed": _change,
     "returned": _return,
+    "released": _release,
 }
 
 

@@ -159,6 +159,27 @@ async def test_no_storm_breaks_exclusivity(
         assert report.seen["ownerships"] > 0
 
 
+_JUMPING_CLOCK = """
+import random, time
+_day, _day_ns, _dice = time.time, time.time_ns, random.Random(1)
+def _jump():
+    return _dice.choice((-86400, -1, 0, 1, 86400))
+time.time = lambda: _day() + _jump()
+time.time_ns = lambda: _day_ns() + _jump() * 10**9
+"""
+"""Whenever the driver asks for the time of day, it has been set since."""
+
+
+async def test_a_clock_that_jumps_changes_nothing(tmp_path: Path):
+    record = tmp_path / "record.jsonl"
+    async with recorded_node(CPU, record, before=_JUMPING_CLOCK) as world:
+        await world.start_driver()
+        await Storm(world, 4).rage(ROUNDS)
+    report = world.history.judge()
+    report.check()
+    assert report.seen["ownerships"] > 0
+
+
 MUTANTS = {
     "gives_back_too_early": "intruder",
     "ignores_what_it_missed": "intruder",

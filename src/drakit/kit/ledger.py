@@ -69,7 +69,6 @@ FORMAT: Final = 1
 _SUFFIX: Final = ".json"
 _UNREADABLE: Final = ".unreadable"
 _LARGEST_FILE: Final = 8 << 20
-_SETTLED_NS: Final = 50_000_000
 _UID: Final = re.compile(r"[\w-][\w.-]{0,127}")
 _EXCLUSIVE: Final = re.compile(rb'"exclusive"\s*:\s*\{([^{}]*)')
 _NUMBERS: Final = re.compile(rb'"([^"\\]{1,64})"\s*:\s*"([0-9,-]*)"')
@@ -253,6 +252,7 @@ class Ledger:
         self.held_for_running: dict[str, Held] = {}
         """See :meth:`hold_for_running`."""
         self._stamp: Signature | None = None
+        self._first_seen: tuple[Signature | None, float] = (None, 0.0)
         self.holdings = Holdings()
         self.unreadable: dict[str, str] = {}
         """Claims whose file is damaged: UID to the path, in quarantine as soon as we had the lock."""
@@ -308,6 +308,7 @@ class Ledger:
         stamp = _signature(os.stat(self.directory))
         if stamp == self._stamp:
             return False
+        seen_for = self._seen_for(stamp)
         before = self._uncertain()
         changed = False
         files, asides = self._listed()
@@ -321,14 +322,24 @@ class Ledger:
             changed |= self._look_for(uid)
         self._look_at_asides(asides)
         # A change within one tick of the file system's clock would leave the same stamp: trust
-        # the stamp only once it is older than any such tick (4 ms on common kernels).
-        settled = time.time_ns() - stamp[1] > _SETTLED_NS
+        # the stamp only once it was seen for longer than any such tick.
+        settled = seen_for > _tick(stamp)
         unread = self._unread or self._unread_asides
         self._stamp = stamp if settled and not unread else None
         if not changed and self._uncertain() == before:
             return False
         self._rebuild()
         return True
+
+    def _seen_for(self, stamp: Signature) -> float:
+        """For how many seconds the directory has had this stamp in our view.
+
+        By the monotonic clock: the time of day, which the stamp is made of, may be set at any moment.
+        """
+        now = time.monotonic()
+        if self._first_seen[0] != stamp:
+            self._first_seen = stamp, now
+        return now - self._first_seen[1]
 
     def _uncertain(self) -> tuple[object, ...]:
         """What decides about the holdings besides the files that can be read."""
@@ -697,6 +708,14 @@ def _is_uid(text: str) -> bool:
 
 def _signature(status: os.stat_result) -> Signature:
     return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _tick(stamp: Signature) -> float:
+    """Seconds within which two changes may leave one stamp: 4 ms on common kernels, with a margin.
+
+    A file system that keeps whole seconds (ext4 with small inodes, for one) needs two of them.
+    """
+    return 0.05 if stamp[1] % 1_000_000_000 else 2.5
 
 
 def _read(path: str) -> bytes:
