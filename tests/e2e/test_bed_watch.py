@@ -15,6 +15,13 @@ from tests.e2e.bed.node import Node
 from tests.e2e.bed.waiting import wait_for
 from tests.e2e.bed.watch import Role, Watch, judged, role, watching
 
+POD_CGROUPS = {
+    "cgroupfs": "besteffort/pod{pod}/{id}",
+    "systemd": "kubepods-besteffort.slice/kubepods-besteffort-pod{pod}.slice/cri-containerd-{id}.scope",
+    "crio-systemd": "kubepods-besteffort.slice/kubepods-besteffort-pod{pod}.slice/crio-{id}.scope",
+}
+"""Where a container's cgroup is below ``kubepods``, by the driver that makes it."""
+
 
 class Here:
     """Stands in for a node: the watch runs in this very process."""
@@ -28,13 +35,13 @@ class Here:
 class Pods:
     """Directories that look like the cgroups of pods, each with a living process in it."""
 
-    def __init__(self, root: Path, stack: ExitStack) -> None:
-        self._root, self._stack = root, stack
+    def __init__(self, root: Path, stack: ExitStack, place: str) -> None:
+        self._root, self._stack, self._place = root, stack, place
 
     def run(self, pod: str, which: Role, wanted: int, cpus: str, claim: str = "") -> str:
         """One container; returns its id."""
         container = (pod.encode().hex() + "0" * 64)[:64]
-        cgroup = self._root / "besteffort" / pod / container
+        cgroup = self._root / self._place.format(pod=pod, id=container)
         cgroup.mkdir(parents=True)
         shown = {f"DRA_CLAIM_{claim}_r": "dra.k8s.io/cpu"} if claim else {}
         process = self._stack.enter_context(
@@ -47,7 +54,7 @@ class Pods:
 
     def move(self, container: str, cpus: str) -> None:
         """The kernel allows it other CPUs."""
-        (cgroup,) = self._root.glob(f"besteffort/*/{container}")
+        (cgroup,) = (each for each in self._root.glob("**/") if container in each.name)
         (cgroup / "new").write_text(cpus + "\n")
         (cgroup / "new").rename(cgroup / "cpuset.cpus")
 
@@ -60,10 +67,10 @@ class Pods:
         return (directory / "new").rename(directory / f"{claim}.json")
 
 
-@pytest.fixture
-def pods(tmp_path: Path) -> Iterator[Pods]:
+@pytest.fixture(params=POD_CGROUPS.values(), ids=POD_CGROUPS.keys())
+def pods(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pods]:
     with ExitStack() as stack:
-        yield Pods(tmp_path, stack)
+        yield Pods(tmp_path, stack, request.param)
 
 
 @pytest.fixture
@@ -75,7 +82,7 @@ def watch(tmp_path: Path) -> Iterator[Watch]:
 @contextmanager
 def recording(root: Path) -> Iterator[tuple[Watch, Path]]:
     record, plugins = root / "record.jsonl", str(root / "plugins")
-    with watching(cast("Node", Here()), str(root / "besteffort"), record, plugins) as watch:
+    with watching(cast("Node", Here()), str(root), record, plugins) as watch:
         yield watch, record
 
 

@@ -23,13 +23,12 @@ from typing import Any, Literal
 
 from tests.history import checker
 
+from .guest import CONTAINER_CGROUP
 from .kubernetes import Manifest
 from .node import Node
 
 Role = Literal["owner", "sharer"]
 CHECKPOINTS = "/var/lib/kubelet/plugins"
-PODS = "/sys/fs/cgroup/kubepods"
-"""Where the kubelet puts its pods; a pod of the node tier is below ``/sys/fs/cgroup/test``."""
 
 
 @dataclass(frozen=True)
@@ -88,14 +87,21 @@ class Watch:
 
 @contextmanager
 def watching(
-    node: Node, below: str = PODS, record: Path | None = None, checkpoints: str = CHECKPOINTS
+    node: Node, below: str = "", record: Path | None = None, checkpoints: str = CHECKPOINTS
 ) -> Iterator[Watch]:
     """Watch the containers of the cgroups ``below``; whoever is not yet there is noticed later.
 
+    By default those of the kubelet's pods; ``Guest.node_tier_pods`` has those of the node tier.
     All that is seen goes to the file *record*, which is complete after the block: see :func:`judged`.
     *checkpoints* is the directory of the kubelet's plugins.
     """
-    node.python(_START, below=below, plugins=checkpoints, recording=record is not None)
+    node.python(
+        _START,
+        below=below or node.guest.kubepods,
+        pattern=CONTAINER_CGROUP,
+        plugins=checkpoints,
+        recording=record is not None,
+    )
     watch = Watch(node, record)
     try:
         yield watch
@@ -126,7 +132,7 @@ def watched(pod: Manifest, which: Role, cpus: int = 0) -> Manifest:
 
 # The state lives in a module of its own making, so that later requests to the agent find it.
 _START = r"""
-import glob, json, os, sys, threading, time, types
+import glob, json, os, re, sys, threading, time, types
 
 state = types.ModuleType("bed_watch")
 state.ended, state.away = threading.Event(), False
@@ -144,13 +150,16 @@ def read(path):
 def containers(directory, pod=""):
     for entry in os.scandir(directory):
         if entry.is_dir(follow_symlinks=False):
-            if len(entry.name) == 64:
+            if re.fullmatch(pattern, entry.name):
                 yield entry.path, pod
             else:
                 yield from containers(entry.path, entry.name)
 
+def id_of(path):
+    return re.fullmatch(pattern, os.path.basename(path))[1]
+
 def role_of(path, processes):
-    name = os.path.basename(path)
+    name = id_of(path)
     if name not in state.roles:
         variables = read(f"/proc/{processes[0]}/environ").split("\0")
         found = dict(each.split("=", 1) for each in variables if "=" in each)
@@ -219,11 +228,11 @@ def look_at(path):
     return None if role is None else (*role, cpus)
 
 def note(path, pod, what):
-    key = f"{pod} {os.path.basename(path)[:12]} {what}"
+    key = f"{pod} {id_of(path)[:12]} {what}"
     state.violations.setdefault(key, round(time.time() - begin, 2))
 
 def judge_alone(path, pod, wanted, cpus, away):
-    name = os.path.basename(path)
+    name = id_of(path)
     if cpus:
         state.owners[name] = ",".join(map(str, sorted(cpus)))
     if len(cpus) == wanted or look_at(path) != ("owner", wanted, cpus):
@@ -259,7 +268,7 @@ def look():
         if found is not None:
             seen.append((path, pod, *found))
             cpus = ",".join(map(str, sorted(found[-1])))
-            readings[os.path.basename(path)] = (began, time.monotonic_ns(), cpus)
+            readings[id_of(path)] = (began, time.monotonic_ns(), cpus)
     if recording:
         values = {name: each[2] for name, each in readings.items()}
         record_change("look", values, containers=readings)
