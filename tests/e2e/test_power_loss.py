@@ -40,7 +40,7 @@ _CUT = (GRPCError, StreamTerminatedError, GuestError, OSError, TimeoutError)
 """How a call may end that the power failed under: not at all, as far as its caller knows."""
 _MOST = 3
 """Claims at one time."""
-_CHANCE = 0.15
+_CHANCE = 0.4
 """Of a write or flush to be looked at."""
 
 
