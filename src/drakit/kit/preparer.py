@@ -163,10 +163,9 @@ class Preparer:
         """See :class:`drakit.wire.kubelet.DraHandler`."""
         started = time.monotonic()
         with self._answering("prepare", claim):
-            await self._until_ready("prepared", claim)
+            await self._until_ready("prepared", claim, started + self._patience)
             wanted = await self._fetch(claim)
-            async with self._changing() as transaction:
-                self._check_ready("prepared", claim)
+            async with self._changing("prepared", claim) as transaction:
                 if self._tombstones.marked_since(claim.uid, started):
                     raise Refused(
                         f"claim {claim} was unprepared while it was being prepared; "
@@ -188,9 +187,7 @@ class Preparer:
         containers run, or are just being started (seen with 1.37.1). It comes again.
         """
         with self._answering("unprepare", claim):
-            await self._until_ready("unprepared", claim)
-            async with self._changing() as transaction:
-                self._check_ready("unprepared", claim)
+            async with self._changing("unprepared", claim) as transaction:
                 if user := self._user_of(claim.uid):
                     raise Refused(
                         f"claim {claim} is still used by {user}, which has not ended; "
@@ -206,8 +203,7 @@ class Preparer:
                 known = transaction.remove(claim.uid)
             _LOG.info("unprepared" if known else "unprepared: was not known here")
 
-    async def _until_ready(self, verb: str, claim: ClaimRef) -> None:
-        deadline = time.monotonic() + self._patience
+    async def _until_ready(self, verb: str, claim: ClaimRef, deadline: float) -> None:
         while self._not_ready() is not None:
             if time.monotonic() >= deadline:
                 self._check_ready(verb, claim)
@@ -222,19 +218,30 @@ class Preparer:
             )
 
     @contextlib.asynccontextmanager
-    async def _changing(self) -> AsyncIterator[Transaction]:
-        """A transaction of which others hear if the holdings are not what they last heard of.
+    async def _changing(self, verb: str, claim: ClaimRef) -> AsyncIterator[Transaction]:
+        """A transaction in which the runtime was there when it began.
 
-        Also after a failure: the change may be on disk all the same, or be another instance's.
+        Others hear of it if the holdings are not what they last heard of. Also after a failure: the
+        change may be on disk all the same, or be another instance's.
         """
-        async with self._turn, self._ledger.transaction() as transaction:
-            try:
-                yield transaction
-            finally:
-                if transaction.holdings is not self._last_told:
-                    self._last_told = transaction.holdings
-                    if self._changed is not None:
-                        self._changed(transaction.holdings)
+        deadline = time.monotonic() + self._patience
+        while True:
+            await self._until_ready(verb, claim, deadline)
+            async with self._turn, self._ledger.transaction() as transaction:
+                if self._not_ready() is not None and time.monotonic() < deadline:
+                    continue  # it went while this call waited for the lock: wait without the lock
+                self._check_ready(verb, claim)
+                try:
+                    yield transaction
+                finally:
+                    self._tell_if_changed(transaction.holdings)
+                return
+
+    def _tell_if_changed(self, holdings: Holdings) -> None:
+        if holdings is not self._last_told:
+            self._last_told = holdings
+            if self._changed is not None:
+                self._changed(holdings)
 
     @contextlib.contextmanager
     def _answering(self, verb: str, claim: ClaimRef) -> Iterator[None]:
