@@ -44,7 +44,8 @@ def test_foreign_values_in_all_owned_files_are_put_right(
     pod = cluster.wait_for_pod("all", namespace)
     assert "more: ENOMEM" in wait_for_holding(cluster, "all", namespace)
     container = cluster.container_id(pod)
-    before = node.python(_CHAIN, container=container, write={})
+    cgroup = node.container_cgroup(container)  # not that of CRI-O's monitor, which has its id, too
+    before = node.python(_CHAIN, path=cgroup, write={})
     mine, its_pod, qos_class, kubepods = before
     assert mine["memory.min"] == its_pod["memory.min"] == qos_class["memory.min"] == str(MEMORY)
     assert int(kubepods["memory.min"]) >= MEMORY
@@ -54,12 +55,12 @@ def test_foreign_values_in_all_owned_files_are_put_right(
     pod_files = {name: FOREIGN[name] for name in FOREIGN if not name.startswith("cpu")}
     above = {"memory.min": FOREIGN["memory.min"]}
     for level, files in ((0, FOREIGN), (1, pod_files), (2, above), (3, above)):
-        wrong = node.python(_CHAIN, container=container, write={str(level): files})
+        wrong = node.python(_CHAIN, path=cgroup, write={str(level): files})
         changed = {name for name in files if wrong[level][name] != before[level][name]}
         assert changed == set(files), f"level {level} took {wrong[level]}"
 
         def put_right(level: int = level) -> bool:
-            now = node.python(_CHAIN, container=container, write={})
+            now = node.python(_CHAIN, path=cgroup, write={})
             if now[level] != before[level]:
                 raise NotYetError(f"level {level} has {now[level]}, had {before[level]}")
             return True
@@ -74,7 +75,6 @@ def test_foreign_values_in_all_owned_files_are_put_right(
 
 _CHAIN = """
 import os
-path = next(d for d, _, _ in os.walk("/sys/fs/cgroup") if container in os.path.basename(d))
 FILES = ("cpuset.cpus", "cpuset.mems", "cpu.max", "memory.min", "hugetlb.2MB.max", "hugetlb.2MB.rsvd.max")
 result = []
 for level in range(4):
