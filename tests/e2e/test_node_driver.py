@@ -99,12 +99,12 @@ def a_forged_environment_gives_nothing(node: DrivenNode) -> None:
 
 
 def a_second_pod_is_refused_the_claim_of_another(node: DrivenNode) -> None:
-    pod = node.pod()
-    claim = node.claim(pod, 2, numa=0)
+    pod, second = node.pod(), node.pod()
+    claim = node.claim(pod, 2, 0, second)  # the API server lets several pods use one claim
     devices = node.prepare(claim)
     container = node.run(pod, devices)
     try:
-        node.run(node.pod(), devices)
+        node.run(second, devices)
     except GRPCError as refusal:
         assert "give each pod a claim of its own" in str(refusal)
     else:

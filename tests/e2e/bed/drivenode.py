@@ -95,8 +95,8 @@ class DrivenNode:
 
     # Claims -----------------------------------------------------------------------------
 
-    def claim(self, pod: Pod, count: int, numa: int) -> Claim:
-        """A claim of CPUs of one NUMA node, allocated and reserved for a pod, not yet prepared."""
+    def claim(self, pod: Pod, count: int, numa: int, *others: Pod) -> Claim:
+        """A claim of CPUs of one NUMA node, allocated and reserved for pods, not yet prepared."""
         name = f"claim-{uuid.uuid4().hex[:8]}"
         result = {
             "request": "cpus",
@@ -108,7 +108,9 @@ class DrivenNode:
         }
         status = {
             "allocation": {"devices": {"results": [result]}},
-            "reservedFor": [{"resource": "pods", "name": pod.name, "uid": pod.uid}],
+            "reservedFor": [
+                {"resource": "pods", "name": each.name, "uid": each.uid} for each in (pod, *others)
+            ],
         }
         spec: dict[str, Any] = {"devices": {"requests": []}}
         where: Any = {"namespace": "default"}

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from drakit.kit import names
 from drakit.kit.driver import Entry
-from drakit.kit.enforcement import Enforcer
-from drakit.wire.nri.values import Container, Pod
+from drakit.kit.enforcement import Enforcer, Known
+from drakit.wire.nri.values import Pod
 
 
-def _parts(self: Enforcer, pod: Pod, reported: Container) -> Sequence[names.Part]:
-    kind = self._driver().cdi_kind
+def _parts(self: Enforcer, known: Known) -> tuple[names.Part, ...]:
     every = [part for entry in self._holdings() for part in names.parts_of(entry)]
-    return [part for part in every if reported.variable(names.marker_variable(part)) == kind]
+    return tuple(part for part in every if names.marker_variable(part) in known.shown.markers)
 
 
 def _owner(self: Enforcer, entry: Entry, asking: Pod) -> Pod:
