@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 
 from drakit.core.cpuset import CpuSet
+from drakit.kit import ledger
+from drakit.kit.driver import Entry, Grant
+from drakit.kit.options import HostOptions
+from drakit.kit.rivals import serving_without
 
 pytestmark = pytest.mark.skipif(
     len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs: one to claim, one for the rest"
@@ -116,3 +120,42 @@ def test_wait_gets_its_turn(tmp_path: Path) -> None:
     holder.communicate("", timeout=60)
     waiter.communicate(timeout=60)
     assert (holder.returncode, waiter.returncode) == (0, 0)
+
+
+def test_cpus_of_a_kubernetes_driver_on_this_machine_are_not_given_away(tmp_path: Path) -> None:
+    mine = CpuSet(os.sched_getaffinity(0))
+    held = CpuSet([mine.min()])
+    grant = Grant(request="r", pool="p", device="d", exclusive={"cpu": held})
+    entry = Entry("u", "n", "c", (grant,), boot_id=ledger.boot_id())
+    claims = tmp_path / "kubelet/plugins/dra.cpu/claims"
+    claims.mkdir(parents=True)
+    (claims / "u.json").write_bytes(ledger.encode(entry))
+    command = [
+        "--group-by",
+        "machine",
+        "--cpus",
+        str(len(mine) - 1),
+        "--kubelet-root-dir",
+        str(tmp_path / "kubelet"),
+    ]
+    # The last CPU stays with everybody else, so one less than there are is one too many here.
+    done = drakit(tmp_path / "s", "run", *command, "--", "true")
+    assert done.returncode == 1, done.stderr
+    command[-1] = str(tmp_path)
+    assert drakit(tmp_path / "s", "run", *command, "--", "true").returncode == 0
+    (claims / "v.json").write_bytes(b"?")
+    command[-1] = str(tmp_path / "kubelet")
+    done = drakit(tmp_path / "s", "run", *command, "--", "true")
+    assert done.returncode == 2
+    assert "v.json" in done.stderr
+
+
+def test_a_driver_that_serves_on_this_machine_is_warned_of(tmp_path: Path) -> None:
+    options = HostOptions(kubelet_root_dir=str(tmp_path))
+    (tmp_path / "plugins/dra.cpu/claims").mkdir(parents=True)
+    with serving_without(options, "dra.cpu", ["dra.cpumem"]):
+        command = ("run", "--cpus", "1", "--kubelet-root-dir", str(tmp_path))
+        told = drakit(tmp_path / "s", *command, "--", "true")
+        quiet = drakit(tmp_path / "s", *command, "--quiet", "--", "true")
+    assert "warning: the driver dra.cpu serves" in told.stderr
+    assert quiet.stderr == ""

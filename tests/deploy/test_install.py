@@ -16,7 +16,13 @@ from drakit.kit import configuration
 from drakit.scheduler.cel.selector import refusal
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-MANIFESTS: list[dict[str, Any]] = list(yaml.safe_load_all((DEPLOY / "install.yaml").read_text()))
+
+
+def _manifests(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((DEPLOY / name).read_text()))
+
+
+MANIFESTS = _manifests("install.yaml")
 
 
 def only(kind: str) -> dict[str, Any]:
@@ -61,6 +67,37 @@ def test_no_privilege_that_is_not_needed(pod: dict[str, Any]) -> None:
     assert security["readOnlyRootFilesystem"] is True
     assert security["capabilities"] == {"drop": ["ALL"]}
     assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+
+
+@pytest.mark.parametrize("manifest", ["install.yaml", "install-cpumem.yaml"])
+def test_nobody_who_reaches_the_port_can_have_the_driver_killed(manifest: str) -> None:
+    (found,) = [m for m in _manifests(manifest) if m["kind"] == "DaemonSet"]
+    (driver,) = found["spec"]["template"]["spec"]["containers"]
+    assert not {"livenessProbe", "startupProbe"} & driver.keys()
+    assert driver["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
+
+
+@pytest.mark.parametrize("manifest", ["install.yaml", "install-cpumem.yaml"])
+def test_only_the_monitoring_namespace_reaches_the_port(manifest: str) -> None:
+    (policy,) = [m["spec"] for m in _manifests(manifest) if m["kind"] == "NetworkPolicy"]
+    (daemon,) = [m["spec"] for m in _manifests(manifest) if m["kind"] == "DaemonSet"]
+    assert policy["podSelector"] == daemon["selector"]
+    assert policy["policyTypes"] == ["Ingress"]
+    (rule,) = policy["ingress"]
+    assert rule["ports"] == [{"port": "http", "protocol": "TCP"}]
+    name = {"kubernetes.io/metadata.name": "monitoring"}
+    assert rule["from"] == [{"namespaceSelector": {"matchLabels": name}}]
+
+
+@pytest.mark.parametrize(
+    ("manifest", "driver"), [("install.yaml", "dra.cpu"), ("install-cpumem.yaml", "dra.cpumem")]
+)
+def test_the_policy_names_the_driver(manifest: str, driver: str) -> None:
+    (policy,) = [
+        m["spec"] for m in _manifests(manifest) if m["kind"] == "ValidatingAdmissionPolicy"
+    ]
+    checks = [each["expression"] for each in policy["validations"]]
+    assert f'variables.slice.spec.driver == "{driver}"' in checks
 
 
 def test_every_volume_is_mounted_and_every_mount_has_its_volume(pod: dict[str, Any]) -> None:

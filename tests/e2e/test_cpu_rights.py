@@ -33,14 +33,14 @@ def as_driver(driver: ChartDriver, cluster: Cluster, node: Node) -> Api:
     return cluster.api.as_bearer(token)
 
 
-def _slice(node: str) -> Manifest:
+def _slice(node: str, driver: str = "dra.cpu") -> Manifest:
     pool = {"name": f"forged-{node}", "generation": 1, "resourceSliceCount": 1}
     device = {"name": "everything"}
     return {
         "apiVersion": SLICE[0],
         "kind": SLICE[1],
         "metadata": {"generateName": "forged-"},
-        "spec": {"driver": "dra.cpu", "nodeName": node, "pool": pool, "devices": [device]},
+        "spec": {"driver": driver, "nodeName": node, "pool": pool, "devices": [device]},
     }
 
 
@@ -78,6 +78,22 @@ def test_the_driver_may_write_slices_of_its_own_node_only(
         with pytest.raises(ApiError, match=r"may not write slices of 'node-2'"):
             as_driver.call("PUT", as_driver.path(*SLICE, name=foreign), changed)
         with pytest.raises(ApiError, match=r"may not write slices of 'node-2'"):
+            as_driver.delete(*SLICE, foreign)
+        assert cluster.api.find(*SLICE, foreign) is not None
+    finally:
+        cluster.api.delete(*SLICE, foreign)
+
+
+def test_the_driver_may_write_its_own_slices_only(
+    as_driver: Api, cluster: Cluster, node: Node
+) -> None:
+    other = "gpu.example.com"
+    with pytest.raises(ApiError, match=rf"may not write slices of the driver '{other}'") as refused:
+        as_driver.create(_slice(node.name, other))
+    assert refused.value.status == 403
+    foreign = cluster.api.create(_slice(node.name, other))["metadata"]["name"]
+    try:
+        with pytest.raises(ApiError, match=rf"may not write slices of the driver '{other}'"):
             as_driver.delete(*SLICE, foreign)
         assert cluster.api.find(*SLICE, foreign) is not None
     finally:

@@ -1,4 +1,4 @@
-"""Node tier: the CPU driver with a real containerd and kernel keeps its promises, a broken one is caught.
+"""Node tier: the CPU driver with a real runtime and kernel keeps its promises, a broken one is caught.
 
 A promise is a function: held against the driver it must pass, and held against the driver broken
 in just that respect (``mutants``) it must fail. So every test here is known to be able to fail.

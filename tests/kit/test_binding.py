@@ -261,3 +261,37 @@ async def test_who_has_no_conditions_follows_no_claims() -> None:
             await node.kubelet.registered(here.driver.name)
             assert host.binder is None
             assert not any("/resourceclaims" in seen.path for seen in node.api.requests)
+
+
+async def test_a_claim_that_does_not_decode_keeps_no_other_from_being_bound() -> None:
+    async with world() as node:
+        here = World(node)
+        bad = {"metadata": {"name": "bad", "namespace": "default"}, "spec": {"devices": "none"}}
+        node.api.add("resourceclaims", bad)
+        async with served(here) as host:
+            allocate(here, "c", 1)
+            await eventually(lambda: READY in here.conditions("c"), "the condition is true")
+            assert host.conditions()["binding"] is None
+            counted = b'undecodable_objects_total{resource="resourceclaims"} 1.0'
+            assert counted in host.metrics.exposition()
+
+
+async def test_a_defect_of_the_binder_does_not_end_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world() as node:
+        here = World(node)
+        host = here.make()
+        assert host.binder is not None
+        problems, plain = [KeyError("defect")], host.binder.run
+
+        async def run() -> None:
+            if problems:
+                raise problems.pop()
+            await plain()
+
+        monkeypatch.setattr(host.binder, "run", run)
+        async with at_work(host):
+            await node.kubelet.registered(here.driver.name)
+            allocate(here, "c", 1)
+            await eventually(lambda: READY in here.conditions("c"), "it was started again")

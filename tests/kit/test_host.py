@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -271,7 +272,6 @@ async def test_a_runtime_that_hangs_does_not_keep_claims_from_being_prepared(
 ) -> None:
     async with world() as node, serving(node) as host:
         await node.run_pod("shared", {"main": []})
-        monkeypatch.setattr("drakit.kit.host._IN_LINE_SECONDS", 0.01)
         go = asyncio.Event()
 
         async def hang(updates: Sequence[Update]) -> None:
@@ -449,3 +449,100 @@ async def test_an_instance_that_stands_by_asks_the_kernel_who_runs_on_a_claim() 
             await node.runtime.stop(running.containers["main"].id)
             await node.kubelet.reconcile()
             assert len(second.ledger.holdings) == 0
+
+
+IDLE_CLIENTS = """
+import socket, sys
+clients = []
+for _ in range(1000):
+    client = socket.socket()
+    client.setblocking(False)
+    client.connect_ex(("127.0.0.1", int(sys.argv[1])))
+    clients.append(client)
+print("connected", flush=True)
+sys.stdin.read()
+"""
+
+
+async def test_a_thousand_idle_http_clients_keep_no_claim_from_being_prepared() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))  # for the clients
+    clients: asyncio.subprocess.Process | None = None
+    try:
+        async with world() as node, serving(node, Pairs()) as host:
+            clients = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", IDLE_CLIENTS, str(host.port),
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, before[1]), before[1]))
+            assert clients.stdout is not None
+            assert await clients.stdout.readline() == b"connected\n"
+            node.allocate("c", [pair(1)], consumers=["p"])
+            running = await node.run_pod("p", {"main": ["c"]})
+            assert running is not None
+            reader, writer = await asyncio.open_connection("127.0.0.1", host.port)
+            writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"200" in await reader.readline()
+            writer.close()
+            assert host._web.connections <= 64
+            assert b"http_connections_dropped_total" in host.metrics.exposition()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        if clients is not None:
+            clients.kill()
+            await clients.communicate()
+
+
+@pytest.mark.parametrize("name", ["rediscover", "verify", "_mend_sockets"])
+async def test_a_defect_in_periodic_work_does_not_end_the_host(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("drakit.kit.host._SOCKET_CHECK_SECONDS", 0.01)
+    looks = []
+
+    async def broken(self: Host) -> None:
+        looks.append(name)
+        raise KeyError("defect")
+
+    monkeypatch.setattr(Host, name, broken)
+    often = {"rediscover_seconds": 0.01, "verify_seconds": 0.01}
+    async with world() as node, serving(node, **often) as host:
+        await eventually(lambda: "defect" in (host.conditions()["tasks"] or ""), "it is reported")
+        before = len(looks)
+        await eventually(lambda: len(looks) > before, "it is tried again")
+        node.allocate("c", [pair(1)], consumers=["p"])
+        assert (await node.run_pod("p", {"main": ["c"]})).containers["main"].cpus == "2-3"
+
+
+async def test_a_defect_while_containers_are_brought_in_line_does_not_end_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world() as node, serving(node) as host:
+        broken, plain = [ValueError("one"), KeyError("two")], host.runtime.ledger_changed
+
+        async def ledger_changed() -> None:
+            if broken:
+                raise broken.pop()
+            await plain()
+
+        monkeypatch.setattr(host.runtime, "ledger_changed", ledger_changed)
+        host._ledger_changed(host.ledger.holdings)
+        await eventually(lambda: not broken, "it is tried again until it succeeds")
+        await eventually(lambda: host.conditions()["tasks"] is None, "and then all is well")
+        assert b'task_failures_total{task="containers"} 2.0' in host.metrics.exposition()
+
+
+@pytest.mark.parametrize("part", ["runtime", "publisher"])
+@pytest.mark.parametrize("problem", [KeyError("defect"), None], ids=["fails", "returns"])
+async def test_the_host_ends_when_what_it_cannot_serve_without_ends(
+    part: str, problem: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ends(*_: object) -> None:
+        if problem is not None:
+            raise problem
+
+    async with world() as node:
+        host = node.host(Pairs, HostOptions(**node.settings()))
+        monkeypatch.setattr(getattr(host, part), "run", ends)
+        with pytest.raises(KeyError if problem else RuntimeError, match=r"defect|without a reason"):
+            await asyncio.wait_for(host.run(), 60)

@@ -34,6 +34,16 @@ def test_a_message_never_becomes_two_lines(message: str, name: str) -> None:
         assert written.count("\n") == 1
 
 
+@pytest.mark.parametrize("bad", ["\x1b[2J", "\x85", "\u2028", "\x00", "\x7f", "\r", "\n"])
+def test_what_steers_a_terminal_is_written_as_text(bad: str) -> None:
+    stream = io.StringIO()
+    configure("text", "info", stream)
+    with about(claim=f"ns/{bad}"):
+        logging.getLogger("drakit.x").info("name %s", bad)
+    assert stream.getvalue().rstrip("\n").isprintable()
+    assert len(stream.getvalue().splitlines()) == 1
+
+
 def test_identity_is_on_every_line_and_gone_afterwards() -> None:
     stream = io.StringIO()
     configure("json", "info", stream)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import builtins
+import errno
 import os
 import stat
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from drakit.core.objects import int_attribute, string_attribute
 from drakit.kit.driver import Entry, Grant, Refused
@@ -128,3 +132,76 @@ def test_too_many_attributes_are_refused(files):
     many = {f"a{n}": int_attribute(n) for n in range(33)}
     with pytest.raises(Refused, match="33 attributes"):
         files.write(entry(grants=(Grant(request="a", pool="p", device="d", attributes=many),)))
+
+
+def test_a_file_that_cannot_be_read_is_not_taken_for_ones_own(files, tmp_path, monkeypatch):
+    """It may be a later claim's; whoever asked comes again."""
+    mounts = files.write(entry(uid="later"))
+    real = builtins.open
+
+    def failing(path, *args):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    monkeypatch.setattr(builtins, "open", failing)
+    with pytest.raises(OSError, match="Input/output error"):
+        files.remove(entry(uid="earlier"))
+    monkeypatch.setattr(builtins, "open", real)
+    assert objects(mounts["a"].host_path)[0]["metadata"]["uid"] == "later"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../../../../../etc/cron.d",
+        "cpus/../../x",
+        "cpus\n/x",
+        "cpus\n",
+        "..",
+        ".",
+        "",
+        "/etc",
+        "Cpus",
+        "-cpus",
+        "a.b",
+        "x" * 64,
+        "c\u00b5",
+    ],
+)
+def test_nothing_written_in_an_annotation_reaches_a_path(files, name):
+    path = files.write(entry(pod_claim_name=name))["a"].container_path
+    root = "/var/run/kubernetes.io/dra-device-attributes"
+    assert path == f"{root}/resourceclaims/claim/a/{DRIVER}-metadata.json"
+    assert "podClaimName" not in objects(files.path(entry(), "a"))[0]
+
+
+@settings(max_examples=300)
+@given(st.text(max_size=70))
+def test_no_annotation_adds_a_level_to_the_container_path(name):
+    path = MetadataFiles("/nowhere", DRIVER).container_path(entry(pod_claim_name=name), "a")
+    assert os.path.normpath(path) == path
+    assert path.count("/") == "/var/run/kubernetes.io/dra-device-attributes/x/y/a/z".count("/")
+    assert path.isprintable()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "../x"},
+        {"name": "a..b"},
+        {"name": "x" * 254},
+        {"namespace": "../.."},
+        {"grants": (Grant(request="../r", pool="p", device="d0"),)},
+    ],
+    ids=["name", "dots", "length", "namespace", "request"],
+)
+def test_a_name_the_api_server_would_not_accept_makes_no_file(files, tmp_path, changes):
+    odd = msgspec.structs.replace(entry(), **changes)
+    with pytest.raises(Refused, match="would not accept"):
+        files.write(odd)
+    files.remove(odd)
+    assert listed(tmp_path) == []
+
+
+def test_usual_names_are_accepted(files):
+    files.write(entry(name="my.claim-0", pod_claim_name="c"))
+    files.write(entry(name="x" * 63 + "." + "y" * 63, pod_claim_name="0" * 63))

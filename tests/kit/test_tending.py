@@ -13,6 +13,7 @@ from drakit.kit.metrics import Gauge
 from drakit.kit.options import HostOptions
 from drakit.kit.steward import PodView, Stewards
 from drakit.kit.tending import Tending
+from drakit.kit.work import PERSISTS, Work
 from drakit.testing.kubelet import PrepareError
 from drakit.testing.node import SimulatedNode
 
@@ -28,6 +29,7 @@ class Diary:
         self.settled: list[tuple[dict[str, list[str]], int]] = []
         self.refuse = False
         self.broken = False
+        self.defect: Exception | None = None
         self.at_work = 0
         self.gate = asyncio.Event()
         self.gate.set()
@@ -51,6 +53,8 @@ class Diary:
         self.at_work -= 1
         if self.broken:
             raise OSError("no such cgroup")
+        if self.defect is not None:
+            raise self.defect
         seen = {p.name: [u.entry.name for c in p.containers for u in c.uses] for p in pods}
         self.settled.append((seen, len(holdings)))
 
@@ -104,6 +108,50 @@ async def test_a_failing_steward_ends_nothing_and_is_asked_again() -> None:
     assert work.problem is None
 
 
+DEFECTS = [ValueError("bad value"), RuntimeError("bad state"), KeyError("bad key")]
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=repr)
+async def test_a_defect_of_a_steward_fails_no_event_and_is_reported(defect: Exception) -> None:
+    diary = Diary()
+    diary.defect = defect
+    work = Work()
+    looks = Tending(diary, Pairs, list, Holdings, work)
+    for _ in range(PERSISTS):
+        await looks.before_answering()
+    assert looks.problem == str(defect)
+    assert str(defect) in (work.problem or "")
+    diary.defect = None
+    await looks.now()
+    assert looks.problem is None
+    assert work.problem is None
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=repr)
+async def test_a_defect_of_a_steward_does_not_end_the_host(defect: Exception) -> None:
+    diary = Diary()
+    with tempfile.TemporaryDirectory(prefix="dk", dir="/tmp") as directory:
+        async with SimulatedNode(directory, online_cpus="0-7") as node:
+            host = node.host(Pairs, HostOptions(**node.settings()), steward=diary)
+            task = asyncio.create_task(host.run())
+            try:
+                await node.kubelet.registered("pairs.example.org")
+                diary.defect = defect
+                for number in range(1, 1 + PERSISTS):
+                    node.allocate(f"c{number}", [pair(number)], consumers=[f"p{number}"])
+                    running = await node.run_pod(f"p{number}", {"main": [f"c{number}"]})
+                    assert running.containers["main"].cpus == f"{2 * number}-{2 * number + 1}"
+                await eventually(lambda: host.conditions()["tasks"] is not None, "not ready")
+                assert b'task_failures_total{task="steward"}' in host.metrics.exposition()
+                assert not task.done()
+                diary.defect = None
+                await host.tending.now()
+                assert host.conditions()["tasks"] is None
+            finally:
+                host.stop()
+                await asyncio.wait_for(task, 30)
+
+
 async def test_the_host_tells_its_steward_of_claims_pods_and_their_end() -> None:
     diary = Diary()
     with tempfile.TemporaryDirectory(prefix="dk", dir="/tmp") as directory:
@@ -137,6 +185,14 @@ async def test_one_steward_that_fails_does_not_keep_the_next_from_work() -> None
         await both.settle(Pairs(), [], Holdings())
     assert second.settled == [({}, 0)]
     assert len(list(both.gauges())) == 3
+
+
+async def test_a_defect_of_one_steward_does_not_keep_the_next_from_work() -> None:
+    first, second, third = Diary(), Diary(), Diary()
+    first.defect, third.broken = KeyError("pool"), True
+    with pytest.raises(ExceptionGroup, match="no such cgroup; 'pool'"):
+        await Stewards(first, second, third).settle(Pairs(), [], Holdings())
+    assert second.settled == [({}, 0)]
 
 
 async def test_the_first_refusal_of_several_stewards_counts() -> None:

@@ -20,7 +20,9 @@ from drakit.drivers.cpumem.driver import CpuMem, cpumem_driver
 from drakit.drivers.cpumem.kinds import DRIVER as CPUMEM
 from drakit.drivers.cpumem.others import held_by_others
 from drakit.drivers.cpumem.settings import CpuMemConfig
+from drakit.drivers.local import nodedrivers
 from drakit.drivers.local.node import LocalNode, state_directory
+from drakit.drivers.local.nodedrivers import NodeDrivers
 from drakit.kit.driver import Entry
 from drakit.machine.discover import discover
 from drakit.machine.model import Machine
@@ -47,6 +49,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--state-dir", metavar="DIR", help="where claims are kept (default: /run/drakit, or yours)"
     )
+    group.add_argument(
+        "--kubelet-root-dir",
+        metavar="DIR",
+        default="/var/lib/kubelet",
+        help="where to look for claims of Kubernetes drivers, to keep off their CPUs "
+        "(/var/lib/kubelet)",
+    )
 
 
 def local_node(
@@ -56,7 +65,10 @@ def local_node(
     machine = discover("/")
     if not machine.cpus:
         raise Problem("no CPU could be found below /sys", "drakit topology --warnings says why")
-    directory = options.state_dir or state_directory()
+    try:
+        directory = options.state_dir or state_directory()
+    except OSError as problem:
+        raise Problem(f"cannot keep claims: {problem}", "or give another --state-dir") from None
     try:
         driver = _driver(options, machine, driver_name, directory)
     except ValueError as problem:
@@ -73,6 +85,7 @@ def _driver(
     reserved = CpuSet.parse(options.reserved_cpus)
     # In a container or a cpuset the rest of the machine is visible, but not ours.
     foreign = machine.online - CpuSet(os.sched_getaffinity(0))
+    foreign |= node_drivers(options).cpus & machine.online
     if name == CPUMEM:
         config = CpuMemConfig(
             group_by=options.group_by,
@@ -93,6 +106,17 @@ def _driver(
         ),
         machine,
     )
+
+
+def node_drivers(options: argparse.Namespace) -> NodeDrivers:
+    """What Kubernetes drivers hold on this machine. Raises :class:`Problem`."""
+    try:
+        return nodedrivers.find(options.kubelet_root_dir)
+    except OSError as problem:
+        raise Problem(
+            str(problem),
+            "let the driver serve the node until the claim's pod is gone, or restart the node",
+        ) from None
 
 
 def _entries(directory: str) -> tuple[Entry, ...]:

@@ -20,6 +20,7 @@ from drakit.cli.localnode import (
     held_words,
     local_node,
     marks_for,
+    node_drivers,
 )
 from drakit.cli.machine_map import draw
 from drakit.cli.memory_map import memory_lines
@@ -84,6 +85,8 @@ def run(options: argparse.Namespace) -> int:
         raise Problem("no command given", "put it behind --: drakit run -f claim.yaml -- command")
     file = _claims(options)
     driver, node = local_node(options, file.classes, driver_for(file.claims, file.classes))
+    for warning in () if options.quiet else node_drivers(options).warnings:
+        print(f"drakit run: warning: {warning}", file=sys.stderr)
     claims = [fresh_claim(claim) for claim in file.claims]
     try:
         if options.dry_run:

@@ -67,7 +67,8 @@ class Binder:
     """Fulfils, or fails, the binding conditions of one driver's devices in the node's pools.
 
     :meth:`run` does the work until cancelled and survives everything the API server does. Two
-    instances on one node may run at once: both write the same.
+    instances on one node may run at once: both write the same. *undecodable* is called for each
+    claim that is skipped because it does not decode.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Binder:
         driver: str,
         pools: Callable[[], Collection[str]],
         backoff: Callable[[], Backoff] = Backoff,
+        undecodable: Callable[[], None] = lambda: None,
     ) -> None:
         self._client = client
         self._promises = promises
@@ -85,7 +87,12 @@ class Binder:
         self._pools = pools
         self._backoff = backoff()
         self._reflector: Reflector[ResourceClaim] = Reflector(
-            client, CLAIMS, wanted=self._is_ours, listener=self._noticed, backoff=backoff()
+            client,
+            CLAIMS,
+            wanted=self._is_ours,
+            listener=self._noticed,
+            backoff=backoff(),
+            undecodable=undecodable,
         )
         self._promised: dict[str, _Allotted] = {}
         self._hopeless: dict[str, _Allotted] = {}

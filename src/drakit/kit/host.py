@@ -2,8 +2,9 @@
 
 Start order, each step only when the one before holds:
 
-1. discover the machine, make the driver, load the ledger, make the derived files true;
-2. serve health pages and the kubelet's service socket (nobody knows of it yet);
+1. discover the machine, make the driver, serve health pages;
+2. load the ledger (again and again until that succeeds), make the derived files true, and serve the
+   kubelet's service socket: calls are rejected until the next step is done;
 3. synchronise with the container runtime, and publish slices;
 4. only then create the registration socket: from now on the kubelet may send claims.
 
@@ -37,6 +38,7 @@ from drakit.kit.specs import ClaimSpecs
 from drakit.kit.steward import Steward
 from drakit.kit.tending import Tending
 from drakit.kit.web import Page, WebServer, conditions_page
+from drakit.kit.work import Task, Work
 from drakit.wire.kube import Client
 from drakit.wire.kubelet import CallRecord, DeviceHealth, Health, KubeletPlugin
 
@@ -44,10 +46,11 @@ _LOG = logging.getLogger(__name__)
 
 DriverGauges = Callable[[Driver, Holdings], Iterable[Gauge]]
 _OTHER_INSTANCE_SECONDS: Final = 2.0
-_IN_LINE_SECONDS: Final = 10.0
-"""How long an answer to the kubelet may wait for the runtime; the kubelet waits 45 seconds."""
 _SOCKET_CHECK_SECONDS: Final = 10.0
 _SHUTDOWN_SECONDS: Final = 5.0
+_LOAD_AGAIN_SECONDS: Final = 2.0
+_RUNTIME_SECONDS: Final = 5.0
+"""How long a call waits for the runtime: it is away for a moment when instances take turns."""
 _TEND_SECONDS: Final = 10.0
 """The kubelet rewrites its cgroups on its own time, at the latest every minute for the QoS classes."""
 _PUBLISHING_SECONDS: Final = 5.0
@@ -86,18 +89,23 @@ class Host:
         self.ledger = Ledger(options.ledger_dir(name))
         source = ApiClaimSource(client, self.metrics)
         self.runtime = RuntimeHost(lambda: self.driver, self.ledger, options, self.metrics, source)
+        self.work = Work(lambda name: self.metrics.task_failures.labels(name).inc())
+        self._repeating: set[str] = set()
         self.tending = self._tending(steward) if steward is not None else None
+        self._specs = ClaimSpecs(options.cdi_dir, self.driver.cdi_kind)
         self.preparer = Preparer(
             driver=lambda: self.driver,
             offer=lambda: self.offer,
             ledger=self.ledger,
             source=source,
-            cdi=ClaimSpecs(options.cdi_dir, self.driver.cdi_kind),
+            cdi=self._specs,
             metadata=MetadataFiles(self._plugin_dir, name),
             changed=self._ledger_changed,
             provide=self.tending.provide if self.tending is not None else None,
-            in_line=self._in_line,
+            in_line=self.runtime.vacate,
             user_of=self.runtime.user_of,
+            not_ready=lambda: self.runtime.problem,
+            patience=_RUNTIME_SECONDS,
             metrics=self.metrics,
         )
         self.plugin = KubeletPlugin(
@@ -109,10 +117,13 @@ class Host:
         )
         self.publisher = Publisher(client, driver=name, node=node, metrics=self.metrics)
         self.binder = self._binder() if needs_binder(self.offer) else None
-        self._web = WebServer(self._routes())
+        self._web = WebServer(
+            self._routes(), dropped=lambda reason: self.metrics.http_dropped.labels(reason).inc()
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] | None = None
         self.port: int | None = None
+        self._not_loaded: str | None = "the ledger has not been read yet"
         self.metrics.add_source(self._gauges)
         if gauges is not None:
             self.metrics.add_source(lambda: gauges(self.driver, self.ledger.holdings))
@@ -123,6 +134,7 @@ class Host:
             lambda: self.driver,
             self.runtime.enforcer.pod_views,
             lambda: self.ledger.holdings,
+            self.work,
         )
         self.runtime.tend = tending.before_answering
         self.metrics.add_source(steward.gauges)
@@ -140,6 +152,7 @@ class Host:
             promises,
             driver=self.driver.name,
             pools=lambda: {pool.name or self._node for pool in self.offer.pools},
+            undecodable=self.metrics.undecodable.labels("resourceclaims").inc,
         )
 
     # -- life ------------------------------------------------------------------------------------
@@ -149,7 +162,7 @@ class Host:
         self._failed = asyncio.get_running_loop().create_future()
         self._handle_signals()
         try:
-            await self._start()
+            await self._start(self._failed)
             await self._failed  # settled by stop(), or by the first task that fails
         finally:
             await self._shut_down()
@@ -159,28 +172,49 @@ class Host:
         if self._failed is not None and not self._failed.done():
             self._failed.set_result(None)
 
-    async def _start(self) -> None:
-        holdings = self.ledger.load()
-        _LOG.info("ledger %s: %d claims", self.ledger.directory, len(holdings))
-        await self.preparer.restore()
+    async def _start(self, stopped: asyncio.Future[None]) -> None:
         if self._options.bind_address:
             self.port = await self._web.start(*listen_address(self._options.bind_address))
+        await self._load(stopped)
+        if stopped.done():
+            return
         await self.plugin.start_service()
         self.publisher.publish(self.offer)
         self._report_health()
-        self._spawn(self.runtime.run(os.path.join(self._plugin_dir, "nri.lock")))
-        self._spawn(self.publisher.run())
+        # Without these two nothing is served: when they end, so does the process.
+        serving = self.runtime.run(os.path.join(self._plugin_dir, "nri.lock"))
+        self._spawn(serving if self._options.nri == "off" else _essential("runtime", serving))
+        self._spawn(_essential("publisher", self.publisher.run()))
+        # Everything else is done again when it fails.
+        work = self.work
         if self.binder is not None:
-            self._spawn(self.binder.run())
+            self._spawn(work.forever("binding", self.binder.run))
         if self.tending is not None:
-            self._spawn(self._every(_TEND_SECONDS, self.tending.now))
-        self._spawn(self._register_when_true())
-        self._spawn(self._notice_other_instance())
-        self._spawn(self._every(_SOCKET_CHECK_SECONDS, self._mend_sockets))
+            self._spawn(work.every(_TEND_SECONDS, "tending", self.tending.now))
+        self._spawn(work.until_done("registration", self._register_when_true))
+        self._spawn(work.forever("checkpoint", self._notice_other_instance))
+        self._spawn(work.every(_SOCKET_CHECK_SECONDS, "sockets", self._mend_sockets))
         if self._options.rediscover_seconds:
-            self._spawn(self._every(self._options.rediscover_seconds, self.rediscover))
+            self._spawn(work.every(self._options.rediscover_seconds, "discovery", self.rediscover))
         if self._options.verify_seconds and self._options.cgroup_root:
-            self._spawn(self._every(self._options.verify_seconds, self.verify))
+            self._spawn(work.every(self._options.verify_seconds, "verification", self.verify))
+
+    async def _load(self, stopped: asyncio.Future[None]) -> None:
+        """Read the ledger; while its directory cannot be used, stay alive, not ready, and try again."""
+        while not stopped.done():
+            try:
+                self.ledger.load()
+                # Before specs without a record are removed: they are evidence of a claim.
+                self.runtime.prepared_before |= self._specs.claims()
+                await self.preparer.restore()
+            except OSError as problem:
+                self._not_loaded = f"the ledger {self.ledger.directory} cannot be used: {problem}"
+                _LOG.error("%s; trying again in %g s", self._not_loaded, _LOAD_AGAIN_SECONDS)
+                await asyncio.wait({stopped}, timeout=_LOAD_AGAIN_SECONDS)
+            else:
+                self._not_loaded = None
+                break
+        _LOG.info("ledger %s: %d claims", self.ledger.directory, len(self.ledger.holdings))
 
     async def _shut_down(self) -> None:
         for task in list(self._tasks):
@@ -227,31 +261,21 @@ class Host:
         await self.runtime.settled.wait()
         await self.plugin.register()
 
-    async def _every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        while True:
-            await asyncio.sleep(seconds)
-            try:
-                await work()
-            except (OSError, ValueError) as problem:
-                _LOG.warning("%s: %s; trying again in %g s", work.__name__, problem, seconds)
-
     # -- what changes ------------------------------------------------------------------------------
 
     def _ledger_changed(self, holdings: Holdings) -> None:
-        self._spawn(self.runtime.ledger_changed())
+        self._spawn(self._derive("containers", self.runtime.ledger_changed))
         if self.tending is not None:
-            self._spawn(self.tending.now())
+            self._spawn(self._derive("tending", self.tending.now))
 
-    async def _in_line(self) -> None:
-        """Wait until containers have left what was assigned; in vain only if the runtime hangs.
-
-        An update that was pushed before the assignment may still wait in the runtime. It would be
-        applied after the claim's container was created, and give others the CPUs back.
-        """
-        task = self._spawn(self.runtime.ledger_changed())
-        _done, late = await asyncio.wait({task}, timeout=_IN_LINE_SECONDS)
-        if late:
-            _LOG.warning("the runtime has not updated containers in %g s", _IN_LINE_SECONDS)
+    async def _derive(self, name: str, task: Task) -> None:
+        """Bring something in line with the ledger; what fails is tried until it succeeds."""
+        if not await self.work.once(name, task) and name not in self._repeating:
+            self._repeating.add(name)
+            try:
+                await self.work.until_done(name, task)
+            finally:
+                self._repeating.discard(name)
 
     async def _promise(self, claim: Claim) -> None:
         """Make sure that a claim could be prepared here. Raises ``Refused``, or ``OSError``."""
@@ -266,20 +290,25 @@ class Host:
 
     async def _refused_to_bind(self) -> None:
         """Offer what there really is first: the scheduler chooses again at once."""
-        await self._once(self.rediscover)
+        await self._rediscover_once()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PUBLISHING_SECONDS):
                 await self.publisher.published.wait()
 
     async def _notice_other_instance(self) -> None:
         """Another instance may prepare or unprepare on the same ledger: follow within seconds."""
+        unseen = self.ledger.unseen
         while True:
             await asyncio.sleep(_OTHER_INSTANCE_SECONDS)
             try:
                 changed = self.ledger.refresh()
+                if unseen - self.ledger.unseen:  # files that are understood again
+                    await self.preparer.restore()
+                    changed = True
             except OSError as problem:
                 _LOG.error("cannot read the ledger: %s", problem)
                 continue
+            unseen = self.ledger.unseen
             if changed:
                 await self.runtime.ledger_changed()
 
@@ -300,13 +329,11 @@ class Host:
 
     def _spawn_rediscover(self) -> None:
         _LOG.info("SIGHUP: looking at the machine again")
-        self._spawn(self._once(self.rediscover))
+        self._spawn(self._rediscover_once())
 
-    async def _once(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        try:
-            await work()
-        except (OSError, ValueError) as problem:
-            _LOG.error("%s failed, the last good state stays: %s", work.__name__, problem)
+    async def _rediscover_once(self) -> None:
+        """Look at the machine again; when that fails, the last good state stays."""
+        await self.work.once("discovery", self.rediscover)
 
     async def verify(self) -> None:
         """Compare every container's cgroup with intent, and put right what differs."""
@@ -348,6 +375,8 @@ class Host:
             "runtime": self.runtime.problem,
             "kubelet": None if registered else self.plugin.state.error or "not registered yet",
             "slices": self.publisher.problem,
+            "checkpoint": self._not_loaded or self.ledger.problem,
+            "tasks": self.work.problem,
             **binding,
         }
 
@@ -376,3 +405,11 @@ class Host:
                 problem is None,
                 (("condition", name),),
             )
+
+
+async def _essential(name: str, work: Coroutine[Any, Any, None]) -> None:
+    """Do what must not end; when it does, the process does."""
+    await work
+    raise RuntimeError(
+        f"the {name} task ended without a reason; the driver cannot serve without it"
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import logging
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ import msgspec
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
+_CONTROL: Final = re.compile(r"[\\\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _subject: Final[contextvars.ContextVar[Mapping[str, str]]] = contextvars.ContextVar(
     "drakit_log_subject", default=MappingProxyType({})
 )
@@ -41,8 +43,8 @@ def _when(record: logging.LogRecord) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Keep a line a line: what comes from outside must not forge further ones."""
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    """Keep a line a line: what comes from outside must not forge further ones, nor color a terminal."""
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 class TextFormatter(logging.Formatter):

@@ -9,7 +9,9 @@ knows.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import re
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -25,6 +27,10 @@ VERSIONS: Final = ("v1beta1", "v1alpha1")
 CONTAINER_ROOT: Final = "/var/run/kubernetes.io/dra-device-attributes"
 MOST_ATTRIBUTES: Final = 32
 _FILE: Final = "metadata.json"
+_LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+"""A DNS label, as the API server demands of the names that pods and claims give their parts."""
+_SUBDOMAIN: Final = re.compile(rf"(?=.{{1,253}}\Z){_LABEL.pattern}(\.{_LABEL.pattern})*")
+_LOG = logging.getLogger(__name__)
 
 
 class MetadataFiles:
@@ -39,7 +45,21 @@ class MetadataFiles:
 
         A file that already says the same is left alone. One that says something else is replaced
         with the next generation: a container that runs keeps seeing what it was started with.
+
+        Names become parts of paths, on the host and in the container. Raises :class:`Refused` for a
+        name the API server would not have accepted.
         """
+        if not _is_named_well(entry):
+            raise Refused(
+                f"claim {entry.namespace!r}/{entry.name!r} or one of its requests has a name the API "
+                "server would not accept; no files are made for it",
+                reason="metadata",
+            )
+        if entry.pod_claim_name and not _pod_claim_name(entry):
+            _LOG.warning(
+                "ignoring the pod's name for the claim, which is no DNS label: %.80r",
+                entry.pod_claim_name,
+            )
         mounts = {}
         for request, grants in by_request(entry).items():
             path = self.path(entry, request)
@@ -51,10 +71,15 @@ class MetadataFiles:
         return mounts
 
     def remove(self, entry: Entry) -> None:
-        """Remove the files of a claim, but not those of a later claim of the same name."""
+        """Remove the files of a claim, but not those of a later claim of the same name.
+
+        Raises ``OSError``, also for a file that cannot be read: whose it is cannot be told then.
+        """
+        if not _is_named_well(entry):
+            return  # it never had any
         for request in by_request(entry):
             path = self.path(entry, request)
-            if _uid_of(_read(path)) in (entry.uid, None):
+            if _uid_of(_content(path)) in (entry.uid, None):
                 atomicfile.remove_durably(path)
                 for directory in (os.path.dirname(path), self._claim_directory(entry)):
                     _remove_if_empty(directory)
@@ -77,8 +102,8 @@ class MetadataFiles:
 
     def container_path(self, entry: Entry, request: str) -> str:
         """Where a container finds it; by the pod's name for the claim if a template made it."""
-        if entry.pod_claim_name:
-            claim = f"resourceclaimtemplates/{entry.pod_claim_name}"
+        if pod_claim_name := _pod_claim_name(entry):
+            claim = f"resourceclaimtemplates/{pod_claim_name}"
         else:
             claim = f"resourceclaims/{entry.name}"
         return f"{CONTAINER_ROOT}/{claim}/{request}/{self._driver}-metadata.json"
@@ -102,8 +127,8 @@ class MetadataFiles:
 
     def _write(self, path: str, entry: Entry, request: str, devices: list[dict[str, Any]]) -> None:
         body: dict[str, Any] = {}
-        if entry.pod_claim_name:
-            body["podClaimName"] = entry.pod_claim_name
+        if pod_claim_name := _pod_claim_name(entry):
+            body["podClaimName"] = pod_claim_name
         body["requests"] = [{"name": request, "devices": devices}]
         present = _read(path)
         generation = 1
@@ -140,13 +165,39 @@ def by_request(entry: Entry) -> dict[str, list[Grant]]:
     return grouped
 
 
+def _pod_claim_name(entry: Entry) -> str | None:
+    """The pod's name for the claim if it is one.
+
+    It comes from an annotation, which whoever creates a claim can set to anything; the API server
+    checks the names of claims in pods, not this one.
+    """
+    name = entry.pod_claim_name
+    return name if name is not None and _LABEL.fullmatch(name) else None
+
+
+def _is_named_well(entry: Entry) -> bool:
+    """Whether all names of a claim that become parts of paths are such as the API server accepts."""
+    return (
+        _LABEL.fullmatch(entry.namespace) is not None
+        and _SUBDOMAIN.fullmatch(entry.name) is not None
+        and all(_LABEL.fullmatch(request) for request in by_request(entry))
+    )
+
+
 def _plain(attribute: Attribute) -> Any:
     return to_builtins(attribute)
 
 
 def _read(path: str) -> dict[str, Any]:
-    """The newest object of a file, or nothing when it is missing or damaged (it is derived)."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
+    """The newest object of a file, or nothing when it cannot be read: it is derived."""
+    with contextlib.suppress(OSError):
+        return _content(path)
+    return {}
+
+
+def _content(path: str) -> dict[str, Any]:
+    """The newest object of a file, or nothing when it is missing or damaged. Raises ``OSError``."""
+    with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
         with open(path, "rb") as file:
             first = msgspec.json.decode(file.readline())
         if isinstance(first, dict) and isinstance(first.get("metadata"), dict):

@@ -72,6 +72,15 @@ class Metrics:
         self.reconnects = counter("runtime_reconnects", "Lost connections to the runtime.")
         self.drift = counter("drift", "Containers found unlike what they should be.", "result")
         self.slice_writes = counter("slice_writes", "ResourceSlice writes.", "operation", "result")
+        self.http_dropped = counter(
+            "http_connections_dropped", "HTTP connections ended for being in the way.", "reason"
+        )
+        self.task_failures = counter(
+            "task_failures", "Failures of the driver's own periodic work.", "task"
+        )
+        self.undecodable = counter(
+            "undecodable_objects", "API objects that were skipped as not readable.", "resource"
+        )
         self._last_contact: dict[str, float] = {}
         self.add_source(self._contacts)
 

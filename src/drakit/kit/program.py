@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
+import resource
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from drakit import __version__
 from drakit.core.objects import to_builtins
-from drakit.kit import configuration, logs
+from drakit.kit import configuration, logs, watchdog
 from drakit.kit.configuration import ConfigurationError, Loaded
 from drakit.kit.driver import Driver
 from drakit.kit.options import HostOptions, node_name
@@ -30,6 +32,8 @@ from drakit.kit.steward import MakeSteward
 
 C = TypeVar("C", bound=HostOptions)
 _LOG = logging.getLogger(__name__)
+_OPEN_FILES: Final = 65536
+"""How many files a driver may have open where the node allows it."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,7 @@ async def _serve(program: Program[C], config: C, node: str, discover: Callable[[
     from drakit.kit.host import Host
     from drakit.wire.kube import Client, KubeError, find_cluster
 
+    _raise_open_files()
     try:
         cluster = find_cluster(kubeconfig=config.kubeconfig or None)
     except KubeError as problem:
@@ -110,8 +115,29 @@ async def _serve(program: Program[C], config: C, node: str, discover: Callable[[
         host = Host(
             discover, config, node=node, client=client, gauges=program.gauges, steward=steward
         )
-        await host.run()
+        watching = asyncio.create_task(watchdog.watch())
+        try:
+            await host.run()
+        finally:
+            watching.cancel()
     return 0
+
+
+def _allow_open_files(limits: tuple[int, int]) -> int:
+    """How many files a process with these (soft, hard) limits should be allowed to have open."""
+    soft, hard = limits
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    return soft if soft == resource.RLIM_INFINITY else max(soft, wanted)
+
+
+def _raise_open_files() -> None:
+    """Allow ourselves more open files than the usual 1024, as far as the hard limit permits.
+
+    Every connection is a file. The soft limit is a courtesy to programs that use ``select``.
+    """
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_allow_open_files(limits), limits[1]))
 
 
 def _parser(program: Program[Any]) -> argparse.ArgumentParser:

@@ -100,12 +100,17 @@ class Stewards:
             yield from steward.gauges()
 
     async def _each(self, ask: Callable[[Steward], Awaitable[None]]) -> None:
-        problems = []
+        problems: list[str] = []
+        defects: list[Exception] = []
         for steward in self._stewards:
             try:
                 await ask(steward)
             except OSError as problem:
                 problems.append(str(problem))
+            except Exception as problem:
+                defects.append(problem)
+        if defects:
+            raise ExceptionGroup("; ".join([*problems, *map(str, defects)]), defects)
         if problems:
             raise OSError("; ".join(problems))
 

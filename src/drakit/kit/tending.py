@@ -9,6 +9,7 @@ from typing import Final
 
 from drakit.kit.driver import Driver, Entry, Holdings
 from drakit.kit.steward import PodView, Steward
+from drakit.kit.work import Work
 
 _LOG = logging.getLogger(__name__)
 _EVENT_SECONDS: Final = 1.0
@@ -24,11 +25,13 @@ class Tending:
         driver: Callable[[], Driver],
         pods: Callable[[], Sequence[PodView]],
         holdings: Callable[[], Holdings],
+        work: Work | None = None,
     ) -> None:
         self._steward = steward
         self._driver = driver
         self._pods = pods
         self._holdings = holdings
+        self._work = work or Work()
         self._turn = asyncio.Lock()
         self._next: asyncio.Task[None] | None = None
         self._promised: dict[str, Entry] = {}
@@ -86,5 +89,10 @@ class Tending:
                 if self.problem != str(problem):
                     _LOG.error("cannot put the node in order: %s; it is tried again", problem)
                 self.problem = str(problem)
+            except Exception as problem:
+                # A defect of a steward. Events of the runtime wait for this: it must not fail them.
+                self.problem = str(problem) or type(problem).__name__
+                self._work.failed("steward", problem)
             else:
                 self.problem = None
+                self._work.succeeded("steward")

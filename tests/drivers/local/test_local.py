@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -17,10 +18,13 @@ from drakit.cli.run import simple_claim
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.model import cpu_driver
-from drakit.drivers.local import tether
-from drakit.drivers.local.node import DoesNotFit, LocalNode, fresh_claim
-from drakit.kit.driver import Holdings, Refused
+from drakit.drivers.local import nodedrivers, tether
+from drakit.drivers.local.node import DoesNotFit, LocalNode, fresh_claim, state_directory
+from drakit.kit import ledger
+from drakit.kit.driver import Entry, Grant, Holdings, Refused
 from drakit.kit.ledger import Ledger
+from drakit.kit.options import HostOptions
+from drakit.kit.rivals import serving_without
 from drakit.machine.synthetic import build
 from drakit.scheduler.errors import FatalError
 
@@ -240,3 +244,121 @@ def test_two_hundred_starts_at_once_and_random_kills(tmp_path: Path, scale: int)
         process.kill()
         process.communicate()
     assert len(asyncio.run(node(tmp_path).look())) == 0
+
+
+# -- where claims are kept -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def shared_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory in place of ``/tmp``, for a user who is not root."""
+    monkeypatch.setattr("drakit.drivers.local.node._TEMPORARY", str(tmp_path))
+    user = os.geteuid()
+    if user == 0:
+        user = 4711
+        monkeypatch.setattr("os.geteuid", lambda: user)
+        made = os.mkdir
+
+        def mkdir(path: str, mode: int = 0o777) -> None:
+            made(path, mode)
+            os.chown(path, user, -1)
+
+        monkeypatch.setattr("os.mkdir", mkdir)
+    return tmp_path / f"drakit-{user}"
+
+
+def test_without_a_runtime_directory_claims_are_kept_in_a_private_one(shared_tmp: Path) -> None:
+    for _ in range(2):  # it is made, and then used again
+        assert state_directory({}) == str(shared_tmp / "drakit/claims")
+        assert stat.S_IMODE(shared_tmp.stat().st_mode) == 0o700
+
+
+def test_a_directory_others_can_write_to_is_rejected(shared_tmp: Path) -> None:
+    state_directory({})
+    for mode in (0o777, 0o770, 0o755, 0o710):
+        shared_tmp.chmod(mode)
+        with pytest.raises(PermissionError, match=rf"mode {mode:04o}.*XDG_RUNTIME_DIR"):
+            state_directory({})
+
+
+def test_a_link_is_rejected(shared_tmp: Path) -> None:
+    state_directory({})
+    own = shared_tmp.rename(shared_tmp.parent / "elsewhere")
+    shared_tmp.symlink_to(own)
+    with pytest.raises(PermissionError, match="no directory"):
+        state_directory({})
+
+
+def test_a_directory_of_another_user_is_rejected(
+    shared_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state_directory({})
+    user = os.geteuid()
+    os.rename(shared_tmp, shared_tmp.parent / f"drakit-{user + 1}")
+    monkeypatch.setattr("os.geteuid", lambda: user + 1)
+    with pytest.raises(PermissionError, match=f"directory of user {user} with mode 0700"):
+        state_directory({})
+
+
+def test_a_runtime_directory_others_can_write_to_is_rejected(shared_tmp: Path) -> None:
+    state_directory({})  # makes a directory that belongs to the user
+    environ = {"XDG_RUNTIME_DIR": str(shared_tmp)}
+    assert state_directory(environ) == str(shared_tmp / "drakit/claims")
+    shared_tmp.chmod(0o777)
+    with pytest.raises(PermissionError, match="0777"):
+        state_directory(environ)
+
+
+# -- beside a Kubernetes driver ------------------------------------------------------------------
+
+
+def record(uid: str, cpus: CpuSet, boot: str) -> Entry:
+    grant = Grant(request="r", pool="p", device="d", exclusive={"cpu": cpus})
+    return Entry(uid=uid, namespace="n", name=uid, grants=(grant,), boot_id=boot)
+
+
+def keep(kubelet: Path, driver: str, *entries: Entry) -> Path:
+    directory = kubelet / "plugins" / driver / "claims"
+    directory.mkdir(parents=True)
+    for entry in entries:
+        (directory / f"{entry.uid}.json").write_bytes(ledger.encode(entry))
+    return directory
+
+
+def test_the_cpus_of_a_kubernetes_driver_are_known(tmp_path: Path) -> None:
+    assert nodedrivers.find(str(tmp_path)) == nodedrivers.NodeDrivers()
+    boot = ledger.boot_id()
+    keep(tmp_path, "dra.cpu", record("a", CpuSet([2, 3]), boot), record("b", CpuSet([4]), boot))
+    keep(tmp_path, "dra.cpumem", record("c", CpuSet([6]), boot), record("d", CpuSet([7]), "old"))
+    found = nodedrivers.find(str(tmp_path))
+    assert found.cpus == CpuSet([2, 3, 4, 6]), "those of an earlier boot are free"
+    assert found.warnings == ()
+
+
+def test_a_record_that_cannot_be_understood_is_an_error(tmp_path: Path) -> None:
+    directory = keep(tmp_path, "dra.cpu", record("a", CpuSet([2]), ledger.boot_id()))
+    (directory / "b.json").write_bytes(b"{")
+    with pytest.raises(OSError, match=r"b\.json"):
+        nodedrivers.find(str(tmp_path))
+
+
+def test_a_driver_that_serves_is_warned_of(tmp_path: Path) -> None:
+    options = HostOptions(kubelet_root_dir=str(tmp_path))
+    keep(tmp_path, "dra.cpu")
+    with serving_without(options, "dra.cpu", ["dra.cpumem"]):
+        (warning,) = nodedrivers.find(str(tmp_path)).warnings
+    assert "the driver dra.cpu serves Kubernetes on this machine" in warning
+    assert nodedrivers.find(str(tmp_path)).warnings == ()
+
+
+def test_a_checkpoint_that_may_not_be_read_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(path: str) -> list[str]:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr("os.listdir", forbidden)
+    found = nodedrivers.find(str(tmp_path))
+    assert found.cpus == CpuSet()
+    assert all("cannot tell whether the driver" in warning for warning in found.warnings)
+    assert len(found.warnings) == 2

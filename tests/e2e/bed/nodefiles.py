@@ -12,17 +12,9 @@ from .debian import make_image
 from .emulator import Network
 from .guest import guest_of
 from .kubeconfig import with_certificate
-from .pins import HERE, Pins
+from .pins import Pins
+from .runtimes import runtime_of
 
-_CONTAINERD_SERVICE = """
-mkdir -p /etc/cni/net.d /etc/cdi /var/run/cdi
-cp /bed-node/cni.conflist /etc/cni/net.d/10-bed.conflist
-# The image is there before the first pod can ask for it.
-(until ctr -n k8s.io version > /dev/null 2>&1; do sleep 0.5; done
- [ -e /var/lib/bed-image ] || { ctr -n k8s.io images import /bed/image.tar && touch /var/lib/bed-image; }
-) &
-exec containerd --config /bed-node/containerd.toml
-"""
 # What both have in common: a crash is followed by a start, however often tests make one; logs go where they
 # are without systemd. The daemons keep to the first core: on all CPUs their threads interrupt each other, and
 # here every interrupt of another CPU waits until the emulator's host has a core for it.
@@ -61,7 +53,7 @@ exec kubelet --config=/bed-node/kubelet.json --kubeconfig=/bed-node/kubelet.kube
 
 @dataclass(frozen=True)
 class NodeFiles:
-    """Writes the node disk; ``plane`` is ``None`` in the node tier (containerd only)."""
+    """Writes the node disk; ``plane`` is ``None`` in the node tier (the container runtime only)."""
 
     name: str
     pins: Pins
@@ -76,30 +68,27 @@ class NodeFiles:
             (tree / folder).mkdir(parents=True)
         (tree / "token").write_text(self.token)
         (tree / "environment").write_text(self._environment())
-        (tree / "containerd.toml").write_text(self._containerd())
+        runtime = runtime_of(self.pins)
+        runtime.write_configuration(tree)
         (tree / "cni.conflist").write_text(self._cni())
         after = "bed-network.service dbus.socket"
-        _write_service(tree, "containerd", _CONTAINERD_SERVICE, _RUNTIME_UNIT, after)
+        _write_service(tree, runtime.service, runtime.script(), _RUNTIME_UNIT, after)
         if self.plane is not None:
             self._write_kubelet(tree, self.plane)
         make_image(image, tree, "16M", log)
         shutil.rmtree(tree)
 
     def _environment(self) -> str:
+        runtime = runtime_of(self.pins).service
         values = {
             "BED_NODE": self.name,
             "BED_GUEST": self.pins.guest,
             "BED_ADDRESS": self.network.guest,
             "BED_HOST": self.network.host,
             "BED_API_PORT": "" if self.plane is None else str(self.plane.port),
-            "BED_SERVICES": "containerd" if self.plane is None else "containerd kubelet",
+            "BED_SERVICES": runtime if self.plane is None else f"{runtime} kubelet",
         }
         return "".join(f"{key}='{value}'\n" for key, value in values.items())
-
-    def _containerd(self) -> str:
-        name = "containerd-2.toml" if self.pins.containerd_is_debians else "containerd-3.toml"
-        text = (HERE / "guest" / name).read_text()
-        return text.replace("@SYSTEMD_CGROUP@", str(guest_of(self.pins).systemd).lower())
 
     def _cni(self) -> str:
         subnet = f"10.244.{self.network.number}.0/24"
@@ -129,12 +118,14 @@ class NodeFiles:
         (tree / "kubelet.kubeconfig").write_text(config)
         (tree / "kubelet.json").write_text(json.dumps(self._kubelet(), indent=1))
         service = _KUBELET_SERVICE.replace('"$1"', self.network.guest)
-        _write_service(tree, "kubelet", service, _KUBELET_UNIT, "containerd.service")
+        after = f"{runtime_of(self.pins).service}.service"
+        _write_service(tree, "kubelet", service, _KUBELET_UNIT, after)
 
     def _kubelet(self) -> dict[str, object]:
         gates = dict.fromkeys(self.pins.gates, True)
-        driver = guest_of(self.pins).cgroup_driver
-        return _kubelet_configuration(driver) | ({"featureGates": gates} if gates else {})
+        endpoint = {"containerRuntimeEndpoint": f"unix://{runtime_of(self.pins).socket}"}
+        configuration = _kubelet_configuration(guest_of(self.pins).cgroup_driver) | endpoint
+        return configuration | ({"featureGates": gates} if gates else {})
 
 
 def _write_service(tree: Path, name: str, script: str, unit: str, after: str) -> None:
@@ -149,7 +140,6 @@ def _kubelet_configuration(cgroup_driver: str) -> dict[str, object]:
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "cgroupDriver": cgroup_driver,
-        "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
         "failSwapOn": False,
         "resolvConf": "",
         # Nobody answers there; without it every pod gets a warning event.

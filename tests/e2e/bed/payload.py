@@ -10,7 +10,7 @@ from typing import Any
 from .busybox import write_image_archive
 from .cache import Artefact
 from .debian import make_image
-from .gobuild import GoProgram, containerd_programs, kubernetes_programs
+from .gobuild import Program, kubernetes_programs, runtime_programs
 from .pins import HERE, Pins
 
 _PROGRAMS = ("init", "init-systemd", "init-cgroupfs", "network", "service", "agent.py")
@@ -28,7 +28,7 @@ _GUEST_FILES = (*_PROGRAMS, *_SETTINGS)
 class Payload(Artefact):
     """``disk.img`` with ``bin/`` (programs), the guest's own files and the test image."""
 
-    programs: tuple[GoProgram, ...]
+    programs: tuple[Program, ...]
     version: str
     name: str = "payload"
 
@@ -55,10 +55,10 @@ class Payload(Artefact):
         shutil.rmtree(tree)
 
 
-def payload(pins: Pins, kubelet: GoProgram | None) -> Payload:
+def payload(pins: Pins, kubelet: Program | None) -> Payload:
     """The payload for these pins; a node tier without Go has neither kubelet nor our containerd."""
-    programs = tuple(containerd_programs(pins).values())
-    version = f"containerd-{pins.containerd}"
+    programs = tuple(runtime_programs(pins).values())
+    version = f"crio-{pins.crio}" if pins.is_crio else f"containerd-{pins.containerd}"
     if kubelet is not None:
         programs += (kubelet,)
         version += f"-kubernetes-{pins.kubernetes}"

@@ -2,14 +2,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import json
 import random
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from drakit.core.objects import ResourceSlice, to_builtins
+from drakit.testing import apiserver
 from drakit.testing.apiserver import FakeApiServer, Fault, Trouble
-from drakit.wire.kube import SLICES, Backoff, Change, Client, Gone, Reflector
+from drakit.wire.kube import CLAIMS, SLICES, Backoff, Change, Client, Gone, Reflector
 from tests.wire.kube.scenarios import selection_of, slice_of
 
 WORD = "w"
@@ -313,3 +318,93 @@ async def test_what_is_not_wanted_is_as_if_it_were_not_there() -> None:
 def third_again(server: FakeApiServer) -> str:
     name: str = server.add("resourceslices", to_builtins(slice_of(WORD, "d")))["metadata"]["name"]
     return name
+
+
+DEEP = "@" * 8
+"""Stands for parameters that are nested 1500 levels deep: the server's own encoder cannot."""
+
+
+def claim_of(name: str, **spec: object) -> dict[str, Any]:
+    return {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
+
+
+def odd_claims() -> dict[str, dict[str, Any]]:
+    opaque = {"driver": "nobody.example.com", "parameters": {"a": DEEP}}
+    return {
+        "deep": claim_of("deep", devices={"config": [{"opaque": opaque}]}),
+        "malformed": claim_of("malformed", devices="none"),
+    }
+
+
+@pytest.fixture
+def deep_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the fake server sends has the levels in it, in lists and in events."""
+    levels = "[" * 1500 + "]" * 1500
+
+    def dumps(document: Any) -> str:
+        return json.dumps(document).replace(f'"{DEEP}"', levels)
+
+    monkeypatch.setattr(apiserver, "json", SimpleNamespace(dumps=dumps, loads=json.loads))
+
+
+@pytest.mark.usefixtures("deep_answers")
+@pytest.mark.parametrize("odd", ["deep", "malformed"])
+async def test_a_claim_that_does_not_decode_hides_no_other(
+    odd: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    skipped = itertools.count(1)
+    server = FakeApiServer()
+    server.add("resourceclaims", odd_claims()[odd], namespace="default")
+    server.add("resourceclaims", claim_of("first"), namespace="default")
+    async with server, Client(server.cluster()) as client:
+        reflector = Reflector(
+            client,
+            CLAIMS,
+            wanted=lambda claim: True,
+            backoff=Backoff(0.001, 0.01),
+            undecodable=lambda: next(skipped),
+        )
+        task = asyncio.create_task(reflector.run())
+        try:
+            async with asyncio.timeout(60):
+                await reflector.synced.wait()
+                assert [each.name for each in reflector.store.objects()] == ["first"]
+                assert reflector.last_error is None
+                while not server.watching:
+                    await asyncio.sleep(0.002)
+                label = {"metadata": {"labels": {"x": "y"}}}
+                server.change("resourceclaims", odd, label, namespace="default")
+                server.add("resourceclaims", claim_of("second"), namespace="default")
+                while len(reflector.store) < 2:
+                    await asyncio.sleep(0.002)
+            assert [each.name for each in reflector.store.objects()] == ["first", "second"]
+            assert reflector.lists == 1, "the watch went on"
+            assert next(skipped) == 3, "once in the list, once in an event"
+            warnings = [r for r in caplog.records if "does not decode" in r.getMessage()]
+            assert len(warnings) == 1
+            assert f"default/{odd}" in warnings[0].getMessage()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_claim_that_no_longer_decodes_goes_away_and_comes_back() -> None:
+    server = FakeApiServer()
+    server.add("resourceclaims", claim_of("one", devices={}), namespace="default")
+    async with server, Client(server.cluster()) as client:
+        reflector = Reflector(
+            client, CLAIMS, wanted=lambda claim: True, backoff=Backoff(0.001, 0.01)
+        )
+        task = asyncio.create_task(reflector.run())
+        try:
+            async with asyncio.timeout(60):
+                await reflector.synced.wait()
+                assert len(reflector.store) == 1
+                for devices, there in (("none", 0), ({}, 1)):
+                    changed = {"spec": {"devices": devices}}
+                    server.change("resourceclaims", "one", changed, namespace="default")
+                    while len(reflector.store) != there:
+                        await asyncio.sleep(0.002)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)

@@ -1,4 +1,8 @@
 {{- /* What this driver's pod has besides what every driver's has. */ -}}
+{{- define "driver.dra" -}}dra.cpumem{{- end -}}
+{{- define "driver.writesClaims" -}}
+{{- if and .Values.driverConfig.hugepageGrowth (ne (toString .Values.driverConfig.hugepageBinding) "false") -}}true{{- end -}}
+{{- end -}}
 {{- define "driver.args" -}}
 {{- with .Values.kubeletConfigDir -}}
 - --kubelet-config-dir={{ . }}
@@ -48,7 +52,7 @@
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
-{{- if and .Values.driverConfig.hugepageGrowth (ne (toString .Values.driverConfig.hugepageBinding) "false") }}
+{{- if include "driver.writesClaims" . }}
 # To add pages before a pod is bound to the node, and to tell the scheduler.
 - apiGroups: [resource.k8s.io]
   resources: [resourceclaims]

@@ -7,7 +7,9 @@ processes – makes sure that no two commands ever hold one CPU.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -46,6 +48,7 @@ from drakit.scheduler.errors import FatalError
 from drakit.scheduler.explain import NodeReport, report, with_remedies
 from drakit.scheduler.placement import Cluster, NodeAnswer, Scheduling, ask, prepare
 
+_TEMPORARY: Final = "/tmp"  # noqa: S108 - what is made there is checked
 NODE_NAME: Final = "localhost"
 
 
@@ -65,11 +68,39 @@ class DoesNotFit(Exception):  # noqa: N818 - an answer, not a malfunction
 
 
 def state_directory(environ: dict[str, str] | os._Environ[str] = os.environ) -> str:
-    """Where local claims are kept: ``/run/drakit`` for root, else the user's runtime directory."""
-    if os.geteuid() == 0:
+    """Where local claims are kept: ``/run/drakit`` for root, else the user's runtime directory.
+
+    Without one it is a directory in ``/tmp``, which is made here: others may have been there first.
+    Raises ``PermissionError`` when somebody else could change what is kept there.
+    """
+    user = os.geteuid()
+    if user == 0:
         return "/run/drakit/claims"
-    base = environ.get("XDG_RUNTIME_DIR") or f"/tmp/drakit-{os.geteuid()}"  # noqa: S108 - per user, 0700
+    base = environ.get("XDG_RUNTIME_DIR")
+    if base:
+        _check_private(base, user, forbidden=0o022)
+    else:
+        base = os.path.join(_TEMPORARY, f"drakit-{user}")
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(base, 0o700)
+        _check_private(base, user, forbidden=0o077)
     return os.path.join(base, "drakit", "claims")
+
+
+def _check_private(directory: str, user: int, forbidden: int) -> None:
+    """Raise ``PermissionError`` unless *directory* is the user's own; a missing one will be."""
+    try:
+        found = os.lstat(directory)
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == user and not found.st_mode & forbidden:
+        return
+    kind = "a directory" if stat.S_ISDIR(found.st_mode) else "no directory"
+    raise PermissionError(
+        f"{directory} is not safe to keep claims in: it is {kind} of user {found.st_uid} with mode "
+        f"{stat.S_IMODE(found.st_mode):04o}, and must be a directory of user {user} that nobody else "
+        f"can write to; set XDG_RUNTIME_DIR to a directory of your own"
+    )
 
 
 def builtin_classes(driver: str) -> dict[str, DeviceClass]:

@@ -15,6 +15,7 @@ import msgspec
 
 from drakit import __version__
 from drakit.core import objects
+from drakit.wire.kube import decoding
 from drakit.wire.kube.config import Cluster
 from drakit.wire.kube.credentials import Certificate
 from drakit.wire.kube.endpoint import query
@@ -338,7 +339,7 @@ class Client:
             async with asyncio.timeout(self._pool.limits.request_seconds):
                 data = await response.body()
         try:
-            document = msgspec.json.decode(data)
+            document = decoding.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ProtocolError(
                 f"{call.verb} {call.target}: the answer is no JSON: {error}"

@@ -12,8 +12,8 @@ from typing import Final, Generic, TypeVar
 
 from drakit.wire.kube.backoff import Backoff
 from drakit.wire.kube.client import EVERYTHING, WATCH_SECONDS, Client, Selection
-from drakit.wire.kube.errors import ApiError, Busy, Gone, KubeError, Unauthorized
-from drakit.wire.kube.resources import Resource
+from drakit.wire.kube.errors import ApiError, Busy, DecodeError, Gone, KubeError, Unauthorized
+from drakit.wire.kube.resources import Object, Resource
 from drakit.wire.kube.store import Listener, Store
 from drakit.wire.kube.watching import EventKind, WatchEvent
 
@@ -29,7 +29,9 @@ class Reflector(Generic[T]):
 
     ``store`` is complete once ``synced`` is set, and stays as last known while the server is away.
     *wanted* keeps only such objects, for what no selector of the server can say: one that is not
-    wanted any more goes away like one that was deleted.
+    wanted any more goes away like one that was deleted. An object that does not decode is not
+    wanted: it is logged once, *undecodable* is called, and the others are kept as if it were not
+    there.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Reflector(Generic[T]):
         listener: Listener[T] | None = None,
         backoff: Backoff | None = None,
         watch_seconds: int = WATCH_SECONDS,
+        undecodable: Callable[[], None] = lambda: None,
     ) -> None:
         self._client = client
         self._resource = resource
@@ -51,6 +54,9 @@ class Reflector(Generic[T]):
         self._watch_seconds = watch_seconds
         self._version = ""
         self._failing = False
+        self._undecodable = undecodable
+        self._skipped: set[str] = set()
+        """UIDs of the objects that were logged as not decodable."""
         self.store: Store[T] = Store(listener)
         self.synced = asyncio.Event()
         self.last_error: KubeError | None = None
@@ -79,7 +85,8 @@ class Reflector(Generic[T]):
         began = self.store.begin()
         listing = await self._client.list(self._resource, self._selection)
         self.lists += 1
-        items = [item for item in listing.items if self._wanted is None or self._wanted(item.typed)]
+        self._skipped &= {item.uid for item in listing.items}
+        items = [item for item in listing.items if self._keeps(item)]
         if self._version:
             self.store.merge(items, listing.resource_version, began)
         else:
@@ -117,10 +124,27 @@ class Reflector(Generic[T]):
 
     def _seen(self, event: WatchEvent[T]) -> WatchEvent[T]:
         """The event as the store shall take it."""
-        told = event.kind in (EventKind.ADDED, EventKind.MODIFIED)
-        if told and self._wanted is not None and not self._wanted(event.object.typed):
+        if event.kind is EventKind.DELETED:
+            self._skipped.discard(event.object.uid)
+        present = event.kind in (EventKind.ADDED, EventKind.MODIFIED)
+        if present and not self._keeps(event.object):
             return replace(event, kind=EventKind.DELETED)
         return event
+
+    def _keeps(self, item: Object[T]) -> bool:
+        """Whether the store shall have *item*."""
+        if self._wanted is None:
+            return True
+        try:
+            return self._wanted(item.typed)
+        except DecodeError as error:
+            self._undecodable()
+            if item.uid not in self._skipped:
+                self._skipped.add(item.uid)
+                log.warning(
+                    "%s: skipping an object that does not decode: %s", self._resource, error
+                )
+            return False
 
     def _failed(self, error: KubeError) -> None:
         # Whatever the server itself objects to may be our version: too old (410), or

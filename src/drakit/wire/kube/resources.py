@@ -9,6 +9,7 @@ import msgspec
 
 from drakit.core import objects
 from drakit.core.quantity import QuantityError
+from drakit.wire.kube import decoding
 from drakit.wire.kube.endpoint import quote
 from drakit.wire.kube.errors import DecodeError
 from drakit.wire.kube.overlay import overlay
@@ -96,6 +97,8 @@ class Object(Generic[T]):
         Raises :class:`DecodeError` that names the object and the field.
         """
         if self._typed is None:
+            if decoding.is_cut(self.raw):
+                raise DecodeError(f"{self}: nested deeper than {decoding.DEEPEST} levels")
             try:
                 self._typed = objects.from_builtins(self.raw, self.resource.type)
             except (msgspec.ValidationError, QuantityError, RecursionError) as error:

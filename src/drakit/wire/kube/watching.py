@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from drakit.wire.kube import decoding
 from drakit.wire.kube.errors import Failure, ProtocolError, api_error, failure_from_status
 from drakit.wire.kube.resources import Object, Resource
 
@@ -70,7 +71,7 @@ def parse_event(line: bytes, resource: Resource[T], target: str) -> WatchEvent[T
     that is no event raises :class:`ProtocolError`.
     """
     try:
-        document: Any = msgspec.json.decode(line)
+        document: Any = decoding.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"watch of {target}: an event is no JSON: {error}") from error
     kind, body = (

@@ -1,0 +1,67 @@
+"""A driver that hangs ends itself and tells where it hung; one that works is left alone."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+from drakit.kit import watchdog
+from drakit.kit.program import _OPEN_FILES, _allow_open_files
+
+HANG = """
+import asyncio, re, sys, time
+sys.path[:0] = {path!r}
+from drakit.kit.watchdog import watch
+
+def blocked():
+    {hang}
+
+async def main():
+    watching = asyncio.create_task(watch(0.5))
+    await asyncio.sleep(0)
+    blocked()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    "hang",
+    [
+        "time.sleep(3600)",
+        # Holds the interpreter's lock: no other thread of Python can run meanwhile.
+        "re.match('(a+)+$', 'a' * 60 + 'b')",
+    ],
+    ids=["waits", "holds the interpreter's lock"],
+)
+def test_a_process_that_hangs_ends_and_shows_where(hang: str) -> None:
+    script = HANG.format(path=sys.path, hang=hang)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 1
+    assert "in blocked" in done.stderr
+
+
+async def test_the_alarm_is_set_again_as_long_as_the_loop_turns_and_off_at_the_end() -> None:
+    alarms: list[float] = []
+    off: list[bool] = []
+    task = asyncio.create_task(watchdog.watch(0.06, alarms.append, lambda: off.append(True)))
+    while len(alarms) < 5:
+        await asyncio.sleep(0.001)
+    assert set(alarms) == {0.06}
+    assert not off
+    task.cancel()
+    await asyncio.wait({task})
+    assert off
+
+
+def test_as_many_open_files_as_the_hard_limit_allows() -> None:
+    assert _allow_open_files((1024, 524288)) == _OPEN_FILES
+    assert _allow_open_files((1024, 4096)) == 4096
+    assert _allow_open_files((1024, -1)) == _OPEN_FILES
+    assert _allow_open_files((-1, -1)) == -1
+    assert _allow_open_files((1 << 20, 1 << 20)) == 1 << 20, "never less than there was"
