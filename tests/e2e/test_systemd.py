@@ -69,6 +69,16 @@ class Residents:
         self.owner.runs_only_on(OWNED)
         self.sharer.runs_only_on(SHARED)
 
+    def come_back(self, node: Node) -> None:
+        """Wait until both have run since they were let onto other CPUs, then assert it."""
+        for pod, cpus in ((self.owner, OWNED), (self.sharer, SHARED)):
+            node.wait(
+                "it to run where it belongs",
+                lambda pod=pod, cpus=cpus: node.last_cpus(pod.pid) <= cpus,
+                limit=30,
+            )
+        self.are_where_they_belong()
+
 
 @pytest.fixture(scope="module")
 def driver(cpu_driver: ChartDriver) -> ChartDriver:
@@ -171,7 +181,7 @@ def test_cpus_of_a_container_changed_by_systemctl_are_put_right(
     node.wait("the driver to notice", lambda: changed.cpus == meant, limit=30)
     # systemd must not bring its older record back.
     node.run(["systemctl", "daemon-reload"])
-    residents.are_where_they_belong()
+    residents.come_back(node)
 
 
 def test_a_slice_that_withholds_claimed_cpus_is_reported(
@@ -193,7 +203,7 @@ def test_a_slice_that_withholds_claimed_cpus_is_reported(
     finally:
         # Without a value systemd would forget its limit and leave the kernel's.
         systemd.set(pod_slice, "AllowedCPUs=0-7")
-    residents.are_where_they_belong()
+    residents.come_back(node)
 
 
 def test_daemons_of_the_node_may_run_on_claimed_cpus_unless_their_slice_is_limited(
