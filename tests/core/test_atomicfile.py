@@ -183,3 +183,34 @@ def test_directories_are_made_once_and_with_their_parents(tmp_path: Path, steps:
     assert steps == ["mkdir", "sync directory"] * 2
     atomicfile.ensure_directory(str(path))
     assert len(steps) == 4
+
+
+def test_the_names_of_a_directory_and_its_parents_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x" / "y"
+    path.mkdir(parents=True)
+    synced: list[str] = []
+
+    def note(directory: str) -> None:
+        synced.append(directory)
+        if directory == str(tmp_path):
+            raise PermissionError(directory)
+
+    monkeypatch.setattr(atomicfile, "sync_directory", note)
+    atomicfile.sync_parents(str(path))
+    device = path.stat().st_dev
+    assert synced == [str(p) for p in path.parents if p.stat().st_dev == device]
+    assert synced[:2] == [str(tmp_path / "x"), str(tmp_path)]
+
+
+def test_parents_on_another_file_system_are_none_of_our_business(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(atomicfile, "sync_directory", synced.append)
+    monkeypatch.setattr(
+        atomicfile.os, "stat", lambda path: type("Status", (), {"st_dev": len(path)})
+    )
+    atomicfile.sync_parents(str(tmp_path))
+    assert synced == []

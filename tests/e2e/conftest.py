@@ -49,6 +49,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if here.startswith("1.34."):
         # kubernetes/kubernetes#133705, mended in 1.35: a group that is full hides those after it.
         reasons["groups"] = "kube-scheduler 1.34 looks at the first group of a slice only"
+    if not load_pins().is_crio:
+        reasons["crio"] = "is about CRI-O: runs with DRAKIT_E2E_RUNTIME=crio"
+    if (guest := load_pins().guest) != "systemd":
+        reasons["systemd"] = f"is about systemd, and this is the {guest} guest"
     for item in items:
         for marker, reason in reasons.items():
             if item.get_closest_marker(marker):
@@ -170,7 +174,7 @@ def booting_runtime(
 
 @pytest.fixture(scope="session")
 def runtime(ability: Ability, booting_runtime: Node | None) -> Node:
-    """The node tier: one ``smt2`` machine with containerd and no kubelet, until the cluster is made.
+    """The node tier: one ``smt2`` machine with a runtime and no kubelet, until the cluster is made.
 
     Shared: a test leaves it as it found it.
     """

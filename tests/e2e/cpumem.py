@@ -106,7 +106,7 @@ class MemoryKernel:
     def __init__(self, cluster: Cluster, pod: Manifest, container: str = "") -> None:
         self._node = cluster.node_of(pod)
         self.container = cluster.container_id(pod, container)
-        found = self._node.python(_LOOK, container=self.container)
+        found = self._node.python(_LOOK, path=self._node.container_cgroup(self.container))
         self._chain: list[dict[str, str]] = found["chain"]
         self._maps: str = found["maps"]
 
@@ -163,7 +163,6 @@ FILES = (
     "hugetlb.2MB.rsvd.max", "hugetlb.2MB.max", "hugetlb.2MB.events", "hugetlb.2MB.numa_stat",
 )
 chain = []
-path = next(d for d, names, _ in os.walk("/sys/fs/cgroup/kubepods") if os.path.basename(d) == container)
 with open(path + "/cgroup.procs") as file:
     pid = file.read().split()[0]
 while path != "/sys/fs/cgroup":

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.bed.cache import Artefact
+from tests.e2e.bed.gobuild import runtime_programs
+from tests.e2e.bed.guest import guest_of
 from tests.e2e.bed.host import what_can_run
 from tests.e2e.bed.pins import REPOSITORY, load_pins
 from tests.e2e.bed.processes import Run
@@ -169,8 +171,23 @@ def test_a_test_whose_machine_died_is_repeated_visibly_on_a_new_one(tmp_path: Pa
 
 def test_only_pinned_versions_can_be_selected() -> None:
     assert load_pins({"DRAKIT_E2E_CONTAINERD": "debian"}).containerd_is_debians
+    assert load_pins({"DRAKIT_E2E_RUNTIME": "crio"}).is_crio
+    assert not load_pins({}).is_crio
     with pytest.raises(ValueError, match="pins kubernetes"):
         load_pins({"DRAKIT_E2E_KUBERNETES": "1.0.0"})
+    assert guest_of(load_pins({})).systemd
+    assert not guest_of(load_pins({"DRAKIT_E2E_GUEST": "cgroupfs"})).systemd
+    with pytest.raises(ValueError, match="pins guest systemd, cgroupfs"):
+        load_pins({"DRAKIT_E2E_GUEST": "sysvinit"})
+
+
+def test_nothing_of_cri_o_is_built_unless_it_is_selected() -> None:
+    """A cold ``make e2e`` has a time limit."""
+    default, selected = load_pins({}), load_pins({"DRAKIT_E2E_RUNTIME": "crio"})
+    assert {"crio", "pinns"}.isdisjoint(runtime_programs(default))
+    assert set(runtime_programs(selected)) == {"crio", "pinns"}
+    assert set(selected.guest_packages) - set(default.guest_packages) == {"conmon", "skopeo"}
+    assert "gcc" not in default.host_tools
 
 
 def test_every_shape_places_each_cpu_once() -> None:
@@ -197,11 +214,15 @@ def test_a_machine_without_go_or_root_says_what_it_cannot_run(
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None if name == "go" else f"/usr/bin/{name}")
     monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.delenv("DRAKIT_E2E_RUNTIME", raising=False)
     without_go = what_can_run()
     assert without_go.vm
     assert not without_go.cluster
     assert without_go.pins(load_pins({})).containerd_is_debians
     assert "no Go" in without_go.why_not()
+    monkeypatch.setenv("DRAKIT_E2E_RUNTIME", "crio")
+    assert not what_can_run().vm, "containerd would be tested under the name of CRI-O"
+    assert "CRI-O cannot be built" in what_can_run().why_not()
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     neither = what_can_run()
     assert not neither.vm

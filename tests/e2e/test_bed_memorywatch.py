@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.bed.memorywatch import MemoryReport, watching_memory
 from tests.e2e.bed.node import Node
 from tests.e2e.bed.waiting import wait_for
-from tests.e2e.test_bed_watch import Here
+from tests.e2e.test_bed_watch import POD_CGROUPS, Here
 
 MI = 1 << 20
 
@@ -20,8 +20,8 @@ MI = 1 << 20
 class Tree:
     """Directories that look like NUMA nodes and the cgroups of pods."""
 
-    def __init__(self, root: Path) -> None:
-        self._pods, self._nodes = root / "kubepods", root / "node"
+    def __init__(self, root: Path, place: str) -> None:
+        self._pods, self._nodes, self._place = root / "kubepods", root / "node", place
         self._pods.mkdir()
         for number in (0, 1):
             pool = self._nodes / f"node{number}" / "hugepages" / "hugepages-2048kB"
@@ -32,9 +32,10 @@ class Tree:
 
     def pod(self, name: str, mems: str, *, memory: int = 0, pages: int = 0, used: str = "") -> None:
         """A pod bound to NUMA nodes, promised so much, that uses pages as the kernel would say it."""
-        directory = self._pods / "besteffort" / f"pod{name}"
-        container = directory / (name.encode().hex() + "0" * 64)[:64]
+        identity = (name.encode().hex() + "0" * 64)[:64]
+        container = self._pods / self._place.format(pod=name, id=identity)
         container.mkdir(parents=True)
+        directory = container.parent
         (container / "cgroup.procs").write_text("1\n")
         (container / "cpuset.mems").write_text(f"{mems}\n")
         (directory / "hugetlb.2MB.numa_stat").write_text(f"total=0 {used}\n")
@@ -51,9 +52,9 @@ class Tree:
             yield watch.report()
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Tree:
-    return Tree(tmp_path)
+@pytest.fixture(params=POD_CGROUPS.values(), ids=POD_CGROUPS.keys())
+def tree(tmp_path: Path, request: pytest.FixtureRequest) -> Tree:
+    return Tree(tmp_path, request.param)
 
 
 def test_what_fits_is_right(tree: Tree) -> None:

@@ -130,7 +130,7 @@ def test_nothing_forged_by_a_pod_gives_it_anothers_cpus(cluster: Cluster, namesp
         return ""
 
     if cluster.wait("the forger to run or to be refused", lambda: decided() or None) == "refused":
-        # Only where the runtime does not tell CDI devices (containerd 1.7) is a marker looked at.
+        # Only where the runtime reports no CDI devices (containerd 1.7, CRI-O) is a marker looked at.
         cluster.wait_for_event(namespace, f"remove DRA_CLAIM_{uid}_cpus", about="forger")
     else:
         (kernel,) = running(cluster, namespace, "forger")

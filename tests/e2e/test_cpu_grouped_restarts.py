@@ -42,13 +42,13 @@ def residents(driver: ChartDriver, cluster: Cluster) -> Iterator[tuple[Kernel, K
 Disturbance = Callable[[Cluster, Node, ChartDriver], None]
 
 
-def _restart_containerd(cluster: Cluster, node: Node, driver: ChartDriver) -> None:
-    node.restart_service("containerd")
+def _restart_runtime(cluster: Cluster, node: Node, driver: ChartDriver) -> None:
+    node.restart_service("runtime")
 
 
-def _kill_containerd(cluster: Cluster, node: Node, driver: ChartDriver) -> None:
-    node.kill_service("containerd")
-    node.start_service("containerd")
+def _kill_runtime(cluster: Cluster, node: Node, driver: ChartDriver) -> None:
+    node.kill_service("runtime")
+    node.start_service("runtime")
     node.wait_for_runtime()
 
 
@@ -60,7 +60,7 @@ def _restart_kubelet(cluster: Cluster, node: Node, driver: ChartDriver) -> None:
 def _upgrade_node(cluster: Cluster, node: Node, driver: ChartDriver) -> None:
     """Both at once, as the upgrade of a node does."""
     node.stop_service("kubelet")
-    node.restart_service("containerd")
+    node.restart_service("runtime")
     node.start_service("kubelet")
     cluster.wait_for_ready(node)
 
@@ -85,13 +85,13 @@ def _roll_driver(cluster: Cluster, node: Node, driver: ChartDriver) -> None:
     "disturb",
     [
         # The default run has fifteen minutes: there a driver is killed in the node tier
-        # (test_node_driver.py), and containerd and kubelet are restarted together.
+        # (test_node_driver.py), and the container runtime and the kubelet are restarted together.
         pytest.param(_kill_driver, id="driver-killed", marks=pytest.mark.full),
         pytest.param(_delete_driver_pod, id="driver-stopped", marks=pytest.mark.full),
         pytest.param(_roll_driver, id="driver-rolled-over-with-two-instances"),
-        pytest.param(_upgrade_node, id="containerd-and-kubelet-restarted"),
-        pytest.param(_restart_containerd, id="containerd-restarted", marks=pytest.mark.full),
-        pytest.param(_kill_containerd, id="containerd-killed", marks=pytest.mark.full),
+        pytest.param(_upgrade_node, id="runtime-and-kubelet-restarted"),
+        pytest.param(_restart_runtime, id="runtime-restarted", marks=pytest.mark.full),
+        pytest.param(_kill_runtime, id="runtime-killed", marks=pytest.mark.full),
         pytest.param(_restart_kubelet, id="kubelet-restarted", marks=pytest.mark.full),
         pytest.param(_restart_api_server, id="api-server-restarted", marks=pytest.mark.full),
     ],

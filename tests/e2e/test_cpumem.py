@@ -174,7 +174,7 @@ def test_the_limits_of_two_containers_survive_restarts_to_the_byte(
     classic = MemoryKernel(cluster, residents.pods["classic"]).page_limits()
     assert classic[2:] == (str(8 * PAGE),) * 2
     images = [f"drakit.test/busybox:{tag}" for tag in range(2, 2 + RESTARTS)]
-    node.run(f"ctr -n k8s.io images tag --force drakit.test/busybox:1 {' '.join(images)}")
+    node.tag_image("drakit.test/busybox:1", images)
     cluster.apply(
         [
             claim("left", wanting(memory=32 * MI, pages=8)),

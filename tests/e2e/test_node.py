@@ -70,9 +70,8 @@ def test_the_node_has_exactly_the_topology_and_hugepages_of_its_shape(node: Node
 def test_the_node_runs_the_pinned_versions(cluster: Cluster, node: Node, pins: Pins) -> None:
     info = cluster.api.get("v1", "Node", node.name)["status"]["nodeInfo"]
     assert info["kubeletVersion"] == f"v{pins.kubernetes}"
-    expected = (
-        "containerd://1.7" if pins.containerd_is_debians else f"containerd://{pins.containerd}"
-    )
+    containerd = "1.7" if pins.containerd_is_debians else pins.containerd
+    expected = f"cri-o://{pins.crio}" if pins.is_crio else f"containerd://{containerd}"
     assert info["containerRuntimeVersion"].startswith(expected)
     assert cluster.api.call("GET", "/version")["gitVersion"] == f"v{pins.kubernetes}"
 

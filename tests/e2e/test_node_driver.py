@@ -1,4 +1,4 @@
-"""Node tier: the CPU driver with a real containerd and kernel keeps its promises, a broken one is caught.
+"""Node tier: the CPU driver with a real runtime and kernel keeps its promises, a broken one is caught.
 
 A promise is a function: held against the driver it must pass, and held against the driver broken
 in just that respect (``mutants``) it must fail. So every test here is known to be able to fail.
@@ -33,7 +33,7 @@ def claimed_cpus_are_where_the_container_runs(node: DrivenNode) -> None:
 
 
 def no_cpu_is_owned_twice(node: DrivenNode) -> None:
-    with watching(node.node, "/sys/fs/cgroup/test") as watch:
+    with watching(node.node, node.node.guest.node_tier_pods) as watch:
         sharer = node.run(node.pod(), environment=role("sharer"))
         owners = {node.owner(2, numa=1, **role("owner", 2))[0] for _ in range(2)}
         owners.add(node.owner(1, numa=0, **role("owner", 1))[0])

@@ -1,7 +1,7 @@
-"""Node tier: our NRI plugin and CDI writer with a real containerd and a real kernel.
+"""Node tier: our NRI plugin and CDI writer with a real container runtime and a real kernel.
 
 The plugin runs here and reaches the guest's NRI socket through the bed; the CDI files are written
-in the guest, by our writer, under the eyes of containerd's watcher.
+in the guest, by our writer, under the eyes of the runtime's watcher.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def pinner() -> Pinner:
 
 @pytest.fixture
 def station(runtime: Node, pinner: Pinner) -> Iterator[Station]:
-    """Our plugin, synchronised with the guest's containerd."""
+    """Our plugin, synchronised with the guest's runtime."""
     with runtime.forward("/var/run/nri/nri.sock") as path:
         made = Station(str(path), pinner)
         made.start()
@@ -190,8 +190,8 @@ def cpus(text: str) -> Adjustment:
 
 def test_the_runtime_says_what_it_can_do(station: Station, pinner: Pinner, pins: Pins) -> None:
     (info,) = pinner.runtimes
-    assert info.name == "containerd"
-    new = not pins.containerd_is_debians  # 1.7 has NRI 0.6.1
+    assert info.name == ("cri-o" if pins.is_crio else "containerd")
+    new = not pins.old_nri  # containerd 1.7 has NRI 0.6.1, CRI-O 1.36 has 0.11
     assert (info.nri >= (0, 12, 1)) is new
     assert info.features.unsolicited_updates is new
     assert info.features.reports_cdi_devices is new
@@ -228,7 +228,7 @@ def test_cdi_devices_of_our_writer_resolve_and_name_the_claim(
     # Not through a shell: shells drop variables whose names hold a "-", as UIDs do.
     assert f"DRA_CPUSET_{UID}=2-3" in cri.exec(container, "env")[1].splitlines()
     told = pinner.seen[container]
-    assert told.cdi_devices == (() if pins.containerd_is_debians else (device,))
+    assert told.cdi_devices == (() if pins.old_nri else (device,))
     assert told.variable(f"DRA_CPUSET_{UID}") == "2-3"
     assert writer.python(_REMOVE, kind=KIND, uid=UID) is True
     with pytest.raises(GRPCError, match="unresolvable"):
@@ -321,8 +321,9 @@ def test_updates_are_pushed_to_running_containers(
 ) -> None:
     pinner.answers["main"] = cpus("2-3")
     container = cri.run_container(cri.run_pod())
-    if pins.containerd_is_debians:
-        with pytest.raises(PushRefusedError, match=r"NRI 0\.6\.1"):
+    if pins.old_nri:
+        version = r"NRI 0\.11\.0" if pins.is_crio else r"NRI 0\.6\.1"
+        with pytest.raises(PushRefusedError, match=version):
             station.push([Update(container_id=container, resources=Resources(cpus="5-6"))])
         assert runtime.effective_cpus(container) == {2, 3}
         return
@@ -394,12 +395,12 @@ def test_a_plugin_that_was_away_corrects_what_it_missed(
     )
 
 
-def test_a_restarted_containerd_is_joined_again_and_told_everything(
+def test_a_restarted_runtime_is_joined_again_and_told_everything(
     runtime: Node, cri: Cri, station: Station, pinner: Pinner
 ) -> None:
     pinner.answers["main"] = cpus("2-3")
     container = cri.run_container(cri.run_pod())
-    for restart in (lambda: runtime.restart_service("containerd"), lambda: crash(runtime)):
+    for restart in (lambda: runtime.restart_service("runtime"), lambda: crash(runtime)):
         before = len(pinner.synchronised)
         restart()
         wait_until("it is joined again", lambda n=before: len(pinner.synchronised) > n, runtime)
@@ -415,8 +416,8 @@ def test_a_restarted_containerd_is_joined_again_and_told_everything(
 
 
 def crash(runtime: Node) -> None:
-    runtime.kill_service("containerd")
-    runtime.start_service("containerd")
+    runtime.kill_service("runtime")
+    runtime.start_service("runtime")
     runtime.wait_for_runtime()
 
 

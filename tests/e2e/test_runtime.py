@@ -1,4 +1,4 @@
-"""Node tier: the test plays the kubelet for a real containerd; no Kubernetes involved."""
+"""Node tier: the test plays the kubelet for a real container runtime; no Kubernetes involved."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def test_a_cdi_device_edits_the_container_and_an_unknown_one_is_refused(
         cri.create(pod, "second", devices=["bed.test/thing=two"])
 
 
-def test_containers_survive_a_restart_and_a_crash_of_containerd(runtime: Node, cri: Cri) -> None:
+def test_containers_survive_a_restart_and_a_crash_of_the_runtime(runtime: Node, cri: Cri) -> None:
     container = cri.run_container(cri.run_pod())
     pids = runtime.pids(container)
-    runtime.restart_service("containerd")
-    runtime.kill_service("containerd")
-    runtime.start_service("containerd")
+    runtime.restart_service("runtime")
+    runtime.kill_service("runtime")
+    runtime.start_service("runtime")
     runtime.wait_for_runtime()
     with cri_of(runtime) as again:
         assert again.state(container) == "CONTAINER_RUNNING"

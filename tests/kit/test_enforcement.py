@@ -129,8 +129,8 @@ def test_foreign_cdi_devices_are_nothing_to_us() -> None:
 
 def test_variables_gain_nothing_where_the_runtime_reports_devices() -> None:
     bench = Bench(claim("a", "2-3"))
-    forged = container("x", env=(f"DRA_CLAIM_a_r0={KIND}", "DRA_CPUSET_a=2-3"))
-    assert bench.enforcer.create(pod(), forged).resources.cpus == "0-1,4-15"
+    forged = container("x", env=(f"DRA_CLAIM_a_r0={KIND}", "DRA_CPUSET_a=2-3"), pod_number=2)
+    assert bench.enforcer.create(pod(2), forged).resources.cpus == "0-1,4-15"
 
 
 def test_on_an_old_runtime_the_variable_counts_for_the_right_pod_only() -> None:

@@ -272,7 +272,6 @@ async def test_a_runtime_that_hangs_does_not_keep_claims_from_being_prepared(
 ) -> None:
     async with world() as node, serving(node) as host:
         await node.run_pod("shared", {"main": []})
-        monkeypatch.setattr("drakit.kit.host._IN_LINE_SECONDS", 0.01)
         go = asyncio.Event()
 
         async def hang(updates: Sequence[Update]) -> None:

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import subprocess
 import sys
+import tempfile
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import drakit.kit.ledger as module
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import Attribute, Capacity, Device
 from drakit.core.quantity import Quantity
 from drakit.kit.driver import Entry, Grant, Holdings, Mount, Offer, PoolOffer
-from drakit.kit.ledger import Conflict, Ledger, Unreadable, check_conflicts, decode, encode
+from drakit.kit.ledger import (
+    Conflict,
+    Ledger,
+    NewerFormatError,
+    NotReady,
+    Unreadable,
+    check_conflicts,
+    decode,
+    encode,
+)
 
 NOTHING = Offer(pools=())
 CPUS = st.sets(st.integers(0, 40), max_size=6).map(CpuSet)
@@ -226,7 +240,7 @@ async def test_a_damaged_record_keeps_what_it_is_known_to_hold(tmp_path: Path) -
     again.load()
     with pytest.raises(Conflict, match="record in the ledger is unreadable"):
         await put(again, entry("b", "3"))
-    again.hold_for_ghost("a", "cpu", CpuSet([9]))
+    again.hold_for_running({"a": {"cpu": CpuSet([9])}})
     with pytest.raises(Conflict, match="unreadable"):
         await put(again, entry("b", "9"))
 
@@ -247,9 +261,12 @@ def test_a_uid_is_never_a_path(tmp_path: Path, uid: str) -> None:
 async def test_foreign_files_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "README").write_text("hello")
     (tmp_path / "sub.json").mkdir()
+    (tmp_path / "my notes.json").write_text("hello")
     ledger = Ledger(str(tmp_path))
     ledger.load()
-    assert (tmp_path / "README").exists()
+    await put(ledger, entry("a", "1"))
+    assert {"README", "sub.json", "my notes.json"} < set(os.listdir(tmp_path))
+    assert ledger.problem is None
 
 
 async def test_tasks_of_one_process_take_turns(tmp_path: Path) -> None:
@@ -300,3 +317,451 @@ def test_two_processes_never_hold_one_cpu(tmp_path: Path) -> None:
     holdings = Ledger(str(tmp_path)).load()
     assert len(holdings) == 50
     assert len(holdings.exclusive("cpu")) == 50
+
+
+# -- files that cannot be read -----------------------------------------------------------------------
+
+READ_ERRORS = ["EIO", "ENOMEM", "EMFILE", "EACCES", "ELOOP"]
+Fail = Callable[[str], None]
+
+
+@pytest.fixture(name="fail")
+def _fail(monkeypatch: pytest.MonkeyPatch) -> Fail:
+    """Makes reading of every claim's file fail with an error; with none it works again."""
+    real = module._read
+
+    def set_error(name: str) -> None:
+        def failing(path: str) -> bytes:
+            code = getattr(errno, name)
+            raise OSError(code, os.strerror(code), path)
+
+        monkeypatch.setattr(module, "_read", failing if name else real)
+
+    return set_error
+
+
+def names(directory: Path) -> set[str]:
+    return {name for name in os.listdir(directory) if not name.startswith(".")}
+
+
+async def made(directory: Path, *entries: Entry) -> Ledger:
+    ledger = Ledger(str(directory))
+    ledger.load()
+    for each in entries:
+        await put(ledger, each)
+    return ledger
+
+
+@pytest.mark.parametrize("error", READ_ERRORS)
+async def test_a_file_that_cannot_be_read_at_start_is_left_and_nothing_is_given_away(
+    tmp_path: Path, fail: Fail, error: str
+) -> None:
+    await made(tmp_path, entry("a", "2"))
+    fail(error)
+    ledger = Ledger(str(tmp_path))
+    ledger.load()
+    assert names(tmp_path) == {"a.json"}
+    assert ledger.problem is not None
+    assert "a.json" in ledger.problem
+    assert ledger.holdings.ghosts == {"a": {}}, "so that page pools are not made smaller"
+    with pytest.raises(NotReady, match=r"nothing new can be assigned.*claim a cannot be read"):
+        await put(ledger, entry("b", "5"))
+    async with ledger.transaction() as change:
+        with pytest.raises(NotReady, match="cannot be read"):
+            change.get("a")
+        with pytest.raises(NotReady, match="cannot be read"):
+            change.remove("a")
+        change.remove("b")
+    fail("")
+    await put(ledger, entry("b", "5"))
+    assert ledger.problem is None
+    assert ledger.holdings.exclusive("cpu") == CpuSet.parse("2,5")
+    assert names(tmp_path) == {"a.json", "b.json"}
+
+
+@pytest.mark.parametrize("error", READ_ERRORS)
+async def test_a_known_claim_keeps_what_it_has_while_its_file_cannot_be_read(
+    tmp_path: Path, fail: Fail, error: str
+) -> None:
+    ledger = await made(tmp_path, entry("a", "2"), entry("b", "3"))
+    await put(await made(tmp_path), entry("a", "4"))  # another instance
+    fail(error)
+    assert ledger.refresh()
+    for _ in range(3):
+        assert not ledger.refresh(), "it is looked at again, and told once"
+    assert ledger.holdings.exclusive("cpu") == CpuSet.parse("2-3")
+    with pytest.raises(NotReady):
+        await put(ledger, entry("c", "4"))
+    async with ledger.transaction() as change:
+        assert change.remove("b"), "others can be released"
+    fail("")
+    assert ledger.refresh(), "read again though nothing changed on disk since"
+    assert ledger.holdings.exclusive("cpu") == CpuSet([4])
+    assert ledger.problem is None
+
+
+async def test_a_known_claim_can_be_released_while_its_file_cannot_be_read(
+    tmp_path: Path, fail: Fail
+) -> None:
+    ledger = await made(tmp_path, entry("a", "2"))
+    await put(await made(tmp_path), entry("a", "2", boot_id="other"))
+    fail("EIO")
+    async with ledger.transaction() as change:
+        assert change.remove("a")
+    assert ledger.problem is None
+    assert names(tmp_path) == set()
+
+
+async def test_a_link_in_place_of_a_file_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_bytes(encode(entry("a", "1")))
+    (tmp_path / "a.json").symlink_to(tmp_path / "elsewhere")
+    ledger = await made(tmp_path)
+    with pytest.raises(NotReady):
+        await put(ledger, entry("b", "1"))
+    assert (tmp_path / "a.json").is_symlink()
+    (tmp_path / "a.json").unlink()
+    await put(ledger, entry("b", "1"))
+
+
+async def test_a_quarantined_file_that_cannot_be_read_gives_nothing_away(
+    tmp_path: Path, fail: Fail
+) -> None:
+    await made(tmp_path)
+    damaged = encode(entry("a", "2")).replace(b"name-a", b"name-X")
+    (tmp_path / "a.json.unreadable").write_bytes(damaged)
+    fail("EIO")
+    ledger = await made(tmp_path)
+    with pytest.raises(NotReady):
+        await put(ledger, entry("b", "2"))
+    fail("")
+    with pytest.raises(Conflict, match="unreadable"):
+        await put(ledger, entry("b", "2"))
+    assert ledger.problem is None
+
+
+async def test_a_file_that_a_listing_leaves_out_is_not_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory that changes while it is read may show less than there is."""
+    ledger = await made(tmp_path, entry("a", "2"))
+    monkeypatch.setattr(module.os, "listdir", lambda path: [])
+    ledger._stamp = None
+    assert not ledger.refresh()
+    assert ledger.holdings.exclusive("cpu") == CpuSet([2])
+
+
+async def test_only_who_holds_the_lock_renames(tmp_path: Path) -> None:
+    await made(tmp_path)
+    (tmp_path / "a.json").write_bytes(b"{")
+    ledger = await made(tmp_path)
+    assert names(tmp_path) == {"a.json"}
+    assert ledger.unreadable == {"a": str(tmp_path / "a.json")}
+    async with ledger.transaction():
+        assert names(tmp_path) == {"a.json.unreadable"}
+    assert ledger.unreadable == {"a": str(tmp_path / "a.json.unreadable")}
+
+
+@pytest.mark.parametrize("cut", [b'"namespace"', b'"consumers"', b'"uid"'])
+async def test_numbers_are_made_out_of_half_a_record(tmp_path: Path, cut: bytes) -> None:
+    whole = encode(entry("a", "2-3", consumers=("p",)))
+    half = whole[: whole.index(cut)]
+    await made(tmp_path)
+    (tmp_path / "a.json").write_bytes(half)
+    held = (await made(tmp_path)).holdings.exclusive("cpu")
+    assert held == (CpuSet.parse("2-3") if b"exclusive" in half else CpuSet())
+
+
+async def test_what_a_damaged_record_was_known_to_hold_stays_held_by_all(tmp_path: Path) -> None:
+    first, second = await made(tmp_path, entry("a", "2")), await made(tmp_path)
+    (tmp_path / "a.json").write_bytes(b"")
+    first.refresh()
+    second.refresh()
+    async with second.transaction():
+        pass  # sets it aside
+    for ledger in (first, second):
+        with pytest.raises(Conflict, match="unreadable"):
+            await put(ledger, entry("b", "2"))
+
+
+async def test_a_quarantined_claim_that_another_instance_released_is_free(tmp_path: Path) -> None:
+    first, second = await made(tmp_path, entry("a", "2")), await made(tmp_path)
+    (tmp_path / "a.json").write_bytes(b"")
+    async with first.transaction():
+        pass
+    second.refresh()
+    async with first.transaction() as change:
+        change.remove("a")
+    await put(second, entry("b", "2"))
+    assert second.unreadable == {}
+
+
+async def test_what_containers_have_of_a_lost_claim_is_held_until_told_otherwise(
+    tmp_path: Path,
+) -> None:
+    ledger = await made(tmp_path)
+    ledger.hold_for_running({"lost": {"cpu": CpuSet([2])}})
+    with pytest.raises(Conflict):
+        await put(ledger, entry("b", "2"))
+    assert ledger.hold_for_running({})
+    assert not ledger.hold_for_running({})
+    await put(ledger, entry("b", "2"))
+
+
+async def test_a_record_that_came_back_and_went_leaves_nothing_held(tmp_path: Path) -> None:
+    ledger, other = await made(tmp_path), await made(tmp_path)
+    ledger.hold_for_running({"a": {"cpu": CpuSet([2])}})
+    await put(other, entry("a", "2"))
+    ledger.refresh()
+    async with other.transaction() as change:
+        change.remove("a")
+    ledger.refresh()
+    assert ledger.holdings.exclusive("cpu") == CpuSet()
+
+
+contents = st.one_of(
+    entries.map(encode),
+    entries.map(encode).map(lambda raw: raw.replace(b'"format":1', b'"format":7')),
+    st.builds(
+        lambda raw, at: raw[: at % len(raw)] + b"~" + raw[at % len(raw) + 1 :],
+        entries.map(encode),
+        st.integers(0, 500),
+    ),
+    st.binary(max_size=40),
+)
+
+
+@given(contents, st.sampled_from(["", *READ_ERRORS]))
+def test_a_checkpoint_file_is_quarantined_only_because_of_what_it_contains(
+    content: bytes, error: str
+) -> None:
+    def look(directory: Path) -> set[str]:
+        async def both() -> set[str]:
+            ledger = Ledger(str(directory), boot="b")
+            ledger.load()
+            async with ledger.transaction():
+                return names(directory)
+
+        return asyncio.run(both())
+
+    try:
+        uid = decode(content).uid
+    except NewerFormatError:
+        uid, damaged = "a", False
+    except (ValueError, RecursionError):
+        uid, damaged = "a", True
+    else:
+        damaged = False
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        path = Path(directory) / f"{uid}.json"
+        path.write_bytes(content)
+        if error:
+            code = getattr(errno, error)
+            failing = OSError(code, os.strerror(code))
+            patch.setattr(module, "_read", lambda path: (_ for _ in ()).throw(failing))
+        expected = path.name + (".unreadable" if damaged and not error else "")
+        assert look(Path(directory)) == {expected}
+        assert (Path(directory) / expected).read_bytes() == content
+
+
+# -- files of a newer version ------------------------------------------------------------------------
+
+
+def newer(one: Entry) -> bytes:
+    return encode(one).replace(b'"format":1', b'"format":2')
+
+
+async def test_a_newer_record_is_left_alone_and_what_it_holds_is_held(tmp_path: Path) -> None:
+    await made(tmp_path)
+    (tmp_path / "a.json").write_bytes(newer(entry("a", "2")))
+    ledger = await made(tmp_path)
+    async with ledger.transaction() as change:
+        with pytest.raises(NotReady, match=r"newer version of drakit \(format 2, .* up to 1\)"):
+            change.get("a")
+        with pytest.raises(NotReady, match="newer version"):
+            change.remove("a")
+        with pytest.raises(NotReady, match="newer version"):
+            change.put(entry("a", "5"), NOTHING)
+    with pytest.raises(Conflict):
+        await put(ledger, entry("b", "2"))
+    await put(ledger, entry("b", "3"))
+    assert ledger.problem is not None
+    assert "newer version" in ledger.problem
+    assert (tmp_path / "a.json").read_bytes() == newer(entry("a", "2"))
+    assert ledger.unreadable == {}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"format":2}',
+        b'{"format":3,"claims":"2-3"}',
+        newer(Entry(uid="a", namespace="n", name="a", grants=())),
+        newer(
+            Entry(
+                uid="a",
+                namespace="n",
+                name="a",
+                grants=(
+                    Grant(
+                        request="r",
+                        pool="p",
+                        device="d",
+                        exclusive={"cpu": CpuSet([2])},
+                        amounts={"numa0/memory": 5},
+                    ),
+                ),
+            )
+        ),
+    ],
+)
+async def test_nothing_new_is_given_while_a_newer_record_is_not_understood(
+    tmp_path: Path, content: bytes
+) -> None:
+    held = entry("b", "3")
+    await made(tmp_path, held)
+    (tmp_path / "a.json").write_bytes(content)
+    ledger = await made(tmp_path)
+    with pytest.raises(NotReady, match=r"nothing new can be assigned.*newer version"):
+        await put(ledger, entry("c", "4"))
+    await put(ledger, entry("b", "3", boot_id="after a reboot"))
+    (tmp_path / "a.json").unlink()  # the newer version unprepared it
+    await put(ledger, entry("c", "4"))
+    assert ledger.problem is None
+
+
+async def test_a_known_claim_that_a_newer_version_rewrote_stays_held(tmp_path: Path) -> None:
+    ledger = await made(tmp_path, entry("a", "2"))
+    (tmp_path / "new").write_bytes(b'{"format":2,"secret":true}')
+    (tmp_path / "new").rename(tmp_path / "a.json")
+    ledger.refresh()
+    assert ledger.holdings.exclusive("cpu") == CpuSet([2])
+    assert ledger.holdings.get("a") is None
+    (tmp_path / "new").write_bytes(encode(entry("a", "2")))
+    (tmp_path / "new").rename(tmp_path / "a.json")  # back to the older version
+    ledger.refresh()
+    assert ledger.holdings.get("a") is not None
+    assert ledger.problem is None
+
+
+def test_fields_that_a_newer_version_added_are_ignored() -> None:
+    raw = encode(entry("a", "1"))
+    body = raw[raw.index(b'"entry":') + len(b'"entry":') : -1]
+    more = body[:-1] + b',"later":{"x":[1]},"bootID":"x"}'
+    more = more.replace(b'"device":', b'"future":true,"device":')
+    file = b'{"format":1,"checksum":%d,"entry":%s,"signature":"s"}' % (zlib.crc32(more), more)
+    assert decode(file) == entry("a", "1")
+
+
+# -- what a claim already has ------------------------------------------------------------------------
+
+
+async def test_grants_that_a_claim_has_are_not_measured_against_a_smaller_machine(
+    tmp_path: Path,
+) -> None:
+    def shared(uid: str, **changes: object) -> Entry:
+        grant = Grant(
+            request="r",
+            pool="p",
+            device="d",
+            share_id=uid,
+            consumed_capacity={"c": Quantity(2)},
+            amounts={"k": 2},
+        )
+        return Entry(uid=uid, namespace="n", name=uid, grants=(grant,), **changes)  # type: ignore[arg-type]
+
+    def offer(size: int) -> Offer:
+        device = Device(
+            name="d",
+            allow_multiple_allocations=True,
+            capacity={"c": Capacity(value=Quantity(size))},
+        )
+        return Offer((PoolOffer((device,), name="p"),), limits={"k": size})
+
+    ledger = await made(tmp_path)
+    for uid in "abc":
+        await put(ledger, shared(uid), offer(6))
+    for uid in "abc":
+        await put(ledger, shared(uid, boot_id="after a reboot"), offer(5))
+    with pytest.raises(Conflict, match="hold 6 of 5"):
+        await put(ledger, shared("d"), offer(5))
+
+
+async def test_grants_that_a_claim_has_are_checked_against_other_claims_all_the_same(
+    tmp_path: Path,
+) -> None:
+    ledger = await made(tmp_path, entry("a", "2"))
+    (tmp_path / "b.json").write_bytes(encode(entry("b", "2")))  # somebody meddled
+    with pytest.raises(Conflict, match="held by claim ns/name-b"):
+        await put(ledger, entry("a", "2", boot_id="after a reboot"))
+
+
+# -- the index of holdings ---------------------------------------------------------------------------
+
+small = st.builds(
+    Grant,
+    request=st.just("r"),
+    pool=st.just("p"),
+    device=st.sampled_from("de"),
+    share_id=st.none() | st.just("s"),
+    admin_access=st.booleans(),
+    exclusive=st.dictionaries(
+        st.sampled_from(["cpu", "gpu"]), st.sets(st.integers(0, 4)).map(CpuSet)
+    ),
+    amounts=st.dictionaries(st.sampled_from("kl"), st.integers(0, 9)),
+)
+changes = st.lists(
+    st.tuples(st.sampled_from("abcd"), st.none() | st.lists(small, max_size=3).map(tuple)),
+    max_size=8,
+)
+ghosts = st.dictionaries(
+    st.sampled_from("cdx"),
+    st.dictionaries(st.just("cpu"), st.sets(st.integers(0, 4)).map(CpuSet)),
+    max_size=2,
+)
+
+
+def assert_counted(holdings: Holdings, claims: dict[str, Entry], lost: dict[str, object]) -> None:
+    assert dict(holdings.entries) == claims
+    assert dict(holdings.ghosts) == lost
+    for besides in (None, "a", "b", "c", "d", "x", "nobody"):
+        for kind in ("cpu", "gpu"):
+            held = [e.exclusive(kind) for e in claims.values() if e.uid != besides]
+            held += [g[kind] for u, g in lost.items() if kind in g and u != besides]  # type: ignore[operator,index]
+            assert holdings.exclusive(kind, besides=besides) == CpuSet.union(held)
+        for key in "kl":
+            assert holdings.amount(key, besides=besides) == sum(
+                grant.amounts.get(key, 0)
+                for each in claims.values()
+                if each.uid != besides
+                for grant in each.grants
+                if not grant.admin_access
+            )
+    for device in "def":
+        found = [(e.uid, id(g)) for e, g in holdings.on_device("p", device)]
+        assert sorted(found) == sorted(
+            (e.uid, id(g))
+            for e in claims.values()
+            for g in e.grants
+            if g.device == device and not g.admin_access
+        )
+
+
+@given(changes, ghosts, st.booleans())
+def test_holdings_changed_step_by_step_are_those_counted_from_the_start(
+    steps: list[tuple[str, tuple[Grant, ...] | None]], lost: dict[str, object], asked: bool
+) -> None:
+    holdings, claims = Holdings((), lost), {}  # type: ignore[arg-type]
+    for uid, given_now in steps:
+        made = None
+        if given_now is not None:
+            made = Entry(uid=uid, namespace="n", name=uid, grants=given_now)
+        before, kept = holdings, dict(claims)
+        holdings = holdings.replacing(uid, made)
+        claims.pop(uid, None)
+        if made is not None:
+            claims[uid] = made
+        old_lost, lost = lost, {u: g for u, g in lost.items() if u != uid}
+        if asked:
+            assert_counted(holdings, claims, lost)
+            assert_counted(before, kept, old_lost)
+    assert_counted(holdings, claims, lost)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import errno
 import os
 import stat
 
@@ -130,6 +132,21 @@ def test_too_many_attributes_are_refused(files):
     many = {f"a{n}": int_attribute(n) for n in range(33)}
     with pytest.raises(Refused, match="33 attributes"):
         files.write(entry(grants=(Grant(request="a", pool="p", device="d", attributes=many),)))
+
+
+def test_a_file_that_cannot_be_read_is_not_taken_for_ones_own(files, tmp_path, monkeypatch):
+    """It may be a later claim's; whoever asked comes again."""
+    mounts = files.write(entry(uid="later"))
+    real = builtins.open
+
+    def failing(path, *args):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    monkeypatch.setattr(builtins, "open", failing)
+    with pytest.raises(OSError, match="Input/output error"):
+        files.remove(entry(uid="earlier"))
+    monkeypatch.setattr(builtins, "open", real)
+    assert objects(mounts["a"].host_path)[0]["metadata"]["uid"] == "later"
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 
 import msgspec
 import pytest
 
+from drakit.core import atomicfile
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import ResourceClaim, ResourceClaimStatus, from_builtins
 from drakit.kit.driver import Assignment
@@ -32,7 +34,7 @@ class World:
         self.boot = "boot-1"
         self.changes = []
 
-    def instance(self, driver=None, metrics=None):
+    def instance(self, driver=None, metrics=None, **options):
         driver = driver or NumberDriver()
         ledger = Ledger(os.path.join(self.root, "claims"), boot=self.boot)
         ledger.load()
@@ -46,6 +48,7 @@ class World:
             metadata=MetadataFiles(self.root, DRIVER),
             changed=lambda holdings: self.changes.append(set(holdings.entries)),
             metrics=metrics,
+            **options,
         )
 
     def claim(self, name="claim", **options):
@@ -355,3 +358,130 @@ async def test_without_an_api_server_an_unprepared_claim_is_not_guessed_at(world
         transaction.remove(ref.uid)
     with pytest.raises(ClaimError, match="was unprepared meanwhile"):
         await repeat
+
+
+# -- not ready ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("looks", [0, 1])
+@pytest.mark.parametrize("verb", ["prepare", "unprepare"])
+async def test_nothing_is_answered_nor_changed_while_not_ready(world, verb, looks):
+    """Also if that begins while the call waits for the API server or the lock."""
+    ref, other = world.claim(), world.claim("other")
+    await world.instance().prepare(ref)
+    good = [None] * looks
+
+    def not_ready():
+        return good.pop() if good else "the runtime is away"
+
+    metrics = Metrics(DRIVER)
+    preparer = world.instance(not_ready=not_ready, metrics=metrics)
+    asked = ref if verb == "unprepare" else other
+    with pytest.raises(
+        ClaimError, match=rf"cannot be {verb}d now: the runtime is away; the kubelet"
+    ):
+        await getattr(preparer, verb)(asked)
+    assert set(world.ledger.holdings.entries) == {ref.uid}
+    assert world.cdi.listed() == {ref.uid}
+    part = "assign" if verb == "prepare" else "release"
+    assert metrics.refusals.labels(part, "not-ready").value == 1
+
+
+@pytest.mark.parametrize("verb", ["prepare", "unprepare"])
+async def test_a_call_waits_for_what_is_soon_there(world, verb):
+    missing = ["soon", "soon", "soon"]
+    preparer = world.instance(
+        not_ready=lambda: missing.pop() if missing else None, patience=float("inf")
+    )
+    await getattr(preparer, verb)(world.claim())
+    assert len(world.ledger.holdings) == (1 if verb == "prepare" else 0)
+
+
+async def test_a_call_that_lost_the_runtime_while_it_waited_for_the_lock_waits_without_it(world):
+    """Another instance may need the lock meanwhile."""
+    held, looks = [], iter([None, None, "away", "away", "away"])
+
+    def not_ready():
+        held.append(world.ledger._lock.held)
+        return next(looks, None)
+
+    preparer = world.instance(not_ready=not_ready, patience=float("inf"))
+    assert await preparer.prepare(world.claim())
+    assert held[:6] == [False, False, True, False, False, False]
+    assert all(held[6:])
+
+
+async def test_nothing_is_written_down_when_the_runtime_goes_while_the_node_provides(world):
+    away = []
+
+    async def provide(entry, holdings):
+        away.append("the runtime is away")
+
+    preparer = world.instance(provide=provide, not_ready=lambda: away[0] if away else None)
+    with pytest.raises(ClaimError, match="the runtime is away"):
+        await preparer.prepare(world.claim())
+    assert len(world.ledger.holdings) == 0
+
+
+# -- faults ------------------------------------------------------------------------------------------
+
+
+async def test_others_hear_of_a_release_whose_first_try_failed_half_way(world, monkeypatch):
+    """The file was gone and the sync failed: the second try finds nothing to remove."""
+    preparer, ref = world.instance(), world.claim()
+    await preparer.prepare(ref)
+    real = atomicfile.sync_directory
+
+    def failing(directory):
+        if directory == world.ledger.directory:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), directory)
+        real(directory)
+
+    monkeypatch.setattr(atomicfile, "sync_directory", failing)
+    with pytest.raises(ClaimError, match=r"Input/output error.*see the kernel log.*tries again"):
+        await preparer.unprepare(ref)
+    monkeypatch.setattr(atomicfile, "sync_directory", real)
+    await preparer.unprepare(ref)
+    assert world.changes[-1] == set()
+
+
+async def test_others_hear_of_what_another_instance_did(world):
+    one = world.instance()
+    first, second = world.claim("first"), world.claim("second")
+    await world.instance().prepare(first)
+    world.changes.clear()
+    await one.prepare(second)
+    await one.unprepare(second)
+    assert world.changes == [{first.uid, second.uid}, {first.uid}]
+
+
+async def test_restore_keeps_what_may_belong_to_a_claim_that_cannot_be_read(world, monkeypatch):
+    ref = world.claim()
+    await world.instance().prepare(ref)
+    metadata = os.path.join(world.root, "dra-device-metadata", "default_claim", "req")
+    with open(world.ledger.path(ref.uid), "rb") as file:
+        own = file.read()
+    for content in (None, own.replace(b'"format":1', b'"format":2')):
+        if content is None:
+            os.rename(world.ledger.path(ref.uid), world.ledger.path(ref.uid) + ".real")
+            os.symlink(world.ledger.path(ref.uid) + ".real", world.ledger.path(ref.uid))
+        else:
+            os.unlink(world.ledger.path(ref.uid))
+            with open(world.ledger.path(ref.uid), "wb") as file:
+                file.write(content)
+        await world.instance().restore()
+        assert world.ledger.problem
+        assert world.cdi.listed() == {ref.uid}
+        assert os.path.exists(os.path.join(metadata, "metadata.json"))
+
+
+async def test_restore_survives_files_that_cannot_be_removed(world, caplog):
+    preparer, ref = world.instance(), world.claim()
+    await preparer.prepare(ref)
+
+    def failing(uids):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    world.cdi.keep_only = failing
+    await world.instance().restore()
+    assert "Read-only file system" in caplog.text

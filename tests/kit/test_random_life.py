@@ -2,7 +2,7 @@
 
 Pods come, share claims, go, or vanish; kubelet and driver restart, a second instance runs beside the
 first, the machine reboots, the API server goes away. After every step ledger, CDI specs and what the
-kubelet believes must agree.
+kubelet believes must agree; and another program finds nothing wrong in the record of all calls.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from drakit.kit.specs import ClaimSpecs
 from drakit.testing.kubelet import FakeKubelet, Pod, PodClaim, PrepareError, Use
 from drakit.wire.cdi.spec import decode_spec
 from drakit.wire.kubelet import KubeletPlugin
+from tests.history.fakes import NodeRecording
+from tests.history.recorder import Recorder
 
 from .claimworld import DRIVER, Claims, NumberDriver, resource_claim
 
@@ -60,6 +62,10 @@ class Life:
         self.boot = "boot-0"
         self.claims = Claims()
         self.kubelet = FakeKubelet(root)
+        self.history = NodeRecording(
+            Recorder(os.path.join(root, "record.jsonl")), os.path.join(root, "claims"), "number"
+        )
+        self.history.follow_kubelet(self.kubelet)
         self.instances = []
         self.running = {}  # pod UID to its pod
         self.pending = {}
@@ -143,6 +149,7 @@ class Life:
         self.boot = self.name("boot")
         self.instances.clear()
         await self.kubelet.reboot(lambda: shutil.rmtree(self.cdi, ignore_errors=True))
+        self.history.rebooted()
         await self.add_instance()
         for pod in list(self.running.values()):
             del self.running[pod.uid]
@@ -172,6 +179,7 @@ class Life:
             self.running[pod.uid] = pod
 
     def check(self):
+        self.history.look()
         truth = Ledger(os.path.join(self.root, "claims"), boot=self.boot)
         truth.load()
         held = {entry.uid: entry.exclusive("number") for entry in truth.holdings}
@@ -233,3 +241,7 @@ async def live(life):
         await life.kubelet.reconcile()
         life.check()
         assert not os.path.isdir(life.cdi) or os.listdir(life.cdi) == []
+    report = life.history.judge()
+    report.check()
+    assert report.seen["calls"] == len(life.kubelet.calls) > 0
+    assert report.seen["listings"] > 0

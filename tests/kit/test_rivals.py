@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
 from drakit.core.cpuset import CpuSet
+from drakit.kit import rivals
 from drakit.kit.driver import Entry, Grant
 from drakit.kit.ledger import boot_id, encode
 from drakit.kit.options import HostOptions
@@ -83,4 +85,76 @@ def test_a_record_that_cannot_be_read_may_hold_anything(options: HostOptions):
     leave_claim(options, "one", boot="before", exclusive=False)
     (Path(options.ledger_dir("one")) / "u.json").write_bytes(b"{")
     with pytest.raises(RivalError, match="drain the node"):
+        serve(options, "two", "one")
+
+
+@pytest.mark.parametrize("boot", ["before", None])
+def test_a_record_in_quarantine_may_hold_anything(options: HostOptions, boot: str | None):
+    leave_claim(options, "one", boot=boot or boot_id(), exclusive=True)
+    directory = Path(options.ledger_dir("one"))
+    (directory / "u.json").rename(directory / "u.json.unreadable")
+    with pytest.raises(RivalError, match="1 claims of the driver one still hold"):
+        serve(options, "two", "one")
+
+
+def test_a_record_of_a_newer_version_may_hold_anything(options: HostOptions):
+    leave_claim(options, "one", boot="before", exclusive=False)
+    path = Path(options.ledger_dir("one")) / "u.json"
+    path.write_bytes(path.read_bytes().replace(b'"format":1', b'"format":2'))
+    with pytest.raises(RivalError, match="still hold"):
+        serve(options, "two", "one")
+
+
+def test_a_ledger_that_cannot_be_listed_is_no_empty_ledger(
+    options: HostOptions, monkeypatch: pytest.MonkeyPatch
+):
+    leave_claim(options, "one", boot=boot_id(), exclusive=True)
+
+    def failing(directory: str) -> list[str]:
+        raise OSError(errno.EIO, "Input/output error", directory)
+
+    monkeypatch.setattr(rivals.os, "listdir", failing)
+    with pytest.raises(OSError, match="Input/output error"):
+        serve(options, "two", "one")
+
+
+def elsewhere(options: HostOptions, directory: Path) -> HostOptions:
+    return HostOptions(kubelet_root_dir=options.kubelet_root_dir, state_dir=str(directory))
+
+
+def test_claims_in_a_ledger_elsewhere_are_found(options: HostOptions, tmp_path: Path):
+    theirs = elsewhere(options, tmp_path / "elsewhere")
+    leave_claim(theirs, "one", boot=boot_id(), exclusive=True)
+    serve(theirs, "one", "two")
+    with pytest.raises(RivalError, match=r"1 claims of the driver one .*elsewhere"):
+        serve(options, "two", "one")
+    (tmp_path / "elsewhere" / "u.json").unlink()
+    serve(options, "two", "one")
+
+
+def test_an_earlier_ledger_elsewhere_is_not_forgotten(options: HostOptions, tmp_path: Path):
+    first = elsewhere(options, tmp_path / "first")
+    leave_claim(first, "one", boot=boot_id(), exclusive=True)
+    serve(first, "one", "two")
+    (tmp_path / "second").mkdir()
+    serve(elsewhere(options, tmp_path / "second"), "one", "two")
+    with pytest.raises(RivalError, match="first"):
+        serve(options, "two", "one")
+
+
+def test_a_ledger_that_cannot_be_seen_from_here_may_hold_anything(
+    options: HostOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    serve(elsewhere(options, tmp_path / "not-mounted-here"), "one", "two")
+    with pytest.raises(RivalError, match=r"cannot be seen from here.*remove .*ledgers"):
+        serve(options, "two", "one")
+    monkeypatch.setattr(rivals, "boot_id", lambda: "after a restart of the node")
+    serve(options, "two", "one")
+
+
+def test_a_damaged_note_is_no_missing_note(options: HostOptions, tmp_path: Path):
+    serve(elsewhere(options, tmp_path / "elsewhere"), "one", "two")
+    (note,) = (Path(options.plugin_dir("one")) / rivals.NOTES).iterdir()
+    note.write_text("{")
+    with pytest.raises(RivalError, match="damaged"):
         serve(options, "two", "one")

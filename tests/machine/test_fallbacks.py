@@ -357,6 +357,7 @@ def test_a_cache_that_does_not_tell_who_shares_it_is_the_cores_own(
             server.drop(f"{place}/shared_cpu_map")
         else:
             server.put(f"{place}/shared_cpu_list", "0-1,4-5\n")
+            server.put(f"{place}/shared_cpu_map", "00000033\n")
     machine = server.look()
     assert [str(llc.cpus) for llc in machine.llcs] == ["0-1,4-5", "2,6", "3,7"]
     assert "CPUs 2-3" in reasons(machine, f"/{CPU}/cpu*/cache/index3")
@@ -412,6 +413,7 @@ def test_without_a_node_directory_the_machine_is_one_node(server: Tree) -> None:
 
 def test_a_cpu_in_no_node_is_where_its_neighbours_are(server: Tree) -> None:
     server.put(f"{NODE}/node1/cpulist", "2-3,6\n")
+    server.put(f"{NODE}/node1/cpumap", "0000004c\n")
     server.drop(f"{CPU}/cpu7/node1")
     machine = server.look()
     assert machine.by_id[7].numa_node == 1
@@ -420,6 +422,7 @@ def test_a_cpu_in_no_node_is_where_its_neighbours_are(server: Tree) -> None:
 
 def test_a_link_of_the_cpu_tells_its_node(server: Tree) -> None:
     server.put(f"{NODE}/node1/cpulist", "2-3,6\n")
+    server.put(f"{NODE}/node1/cpumap", "0000004c\n")
     machine = server.look()
     assert machine.by_id[7].numa_node == 1
     assert "does not list" in reasons(machine, f"/{CPU}/cpu7/node1")

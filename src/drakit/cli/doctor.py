@@ -16,6 +16,7 @@ from drakit.cli.driversettings import (
     ask_driver,
     driver_settings,
 )
+from drakit.cli.noderuntime import about_node
 from drakit.core.cpuset import CpuSet, CpuSetError
 from drakit.drivers.cpu.config import CpuSettings
 from drakit.drivers.cpu.node import NodeCpus
@@ -75,7 +76,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Look at everything and print it; 0 when nothing is missing, else 1."""
     settings = driver_settings(options)
-    remarks = list(examine(settings, options.kubelet_config))
+    remarks = list(examine(settings, options.kubelet_config, options.pid))
     ready = all(remark.level != "problem" for remark in remarks)
     if options.output == "json":
         document: dict[str, Any] = {
@@ -91,8 +92,10 @@ def run(options: argparse.Namespace) -> int:
     return 0 if ready else 1
 
 
-def examine(settings: DriverSettings, kubelet_config: str | None = None) -> Iterator[Remark]:
-    """All remarks about this node, quick ones first. Changes nothing."""
+def examine(
+    settings: DriverSettings, kubelet_config: str | None = None, pid: int | None = None
+) -> Iterator[Remark]:
+    """All remarks about this node, quick ones first; *pid* is a running driver. Changes nothing."""
     config = settings.config
     try:
         driver = settings.driver()
@@ -108,6 +111,8 @@ def examine(settings: DriverSettings, kubelet_config: str | None = None) -> Iter
         yield about_cgroups(cpus.machine)
         yield about_kubelet(config, files)
     yield from about_reserved_cpus(config, files)
+    for finding in about_node(config, pid):
+        yield _checked(finding, config)
     for finding in findings(lambda: driver, config, settings.node):
         yield _checked(finding, config)
 
@@ -145,6 +150,14 @@ def about_cgroups(machine: Machine) -> Remark:
             "cgroups",
             "none are mounted here: what containers really have cannot be compared",
             "mount /sys/fs/cgroup, or set cgroupRoot to where it is",
+        )
+    if cgroups.mode in (CgroupMode.V1, CgroupMode.HYBRID):
+        return Remark(
+            "note",
+            "cgroups",
+            f"{cgroups.mode.value}: CPUs are pinned, but kubelets from 1.35 on do not start here unless "
+            "failCgroupV1 is false, and dra-driver-cpumem needs v2",
+            "boot with systemd.unified_cgroup_hierarchy=1",
         )
     return Remark("good", "cgroups", cgroups.mode.value)
 

@@ -97,6 +97,22 @@ def ensure_directory(path: str, mode: int = 0o755) -> None:
     sync_directory(parent)
 
 
+def sync_parents(path: str) -> None:
+    """Make the name of the directory *path* durable, and those of its parents on its file system.
+
+    Somebody may have made them and died before the sync; what is in a directory is lost with it.
+    Parents that may not be opened are left out.
+    """
+    device = os.stat(path).st_dev
+    parent = os.path.dirname(os.path.abspath(path))
+    while os.stat(parent).st_dev == device:
+        with contextlib.suppress(PermissionError):
+            sync_directory(parent)
+        if parent == os.path.dirname(parent):
+            return
+        parent = os.path.dirname(parent)
+
+
 def clean_temporaries(directory: str, prefix: str = "") -> list[str]:
     """Remove temporary files that dead writers left in *directory*; returns their paths.
 

@@ -12,15 +12,32 @@ Nothing here trusts a path: it is taken apart, and ``..`` is refused.
 
 from __future__ import annotations
 
+import errno
+import math
 import os
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from drakit.core.cpuset import CpuSet
 
 _LARGEST_FILE: Final = 1 << 16
+_POD: Final = re.compile(r"(?:^|-)pod[0-9A-Za-z_.-]+$")
 _DEEPEST_POD: Final = 6
 """How far below the mount a pod's cgroup can be: three levels, and more with the kubelet's cgroupRoot."""
+_MOST_NESTED: Final = 4096
+"""How many cgroups below a container's are searched for processes under cgroup v1."""
+_READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+_WRITE: Final = os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+"""Truncation matters for trees of plain files only; the kernel ignores it for cgroup files."""
+_GONE: Final = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR})
+"""Errors that say that a cgroup or its file does not exist; ENODEV: it was removed after the open."""
+_PAGE_SIZE: Final = os.sysconf("SC_PAGE_SIZE")
+_UNLIMITED: Final = (1 << 63) - (1 << 34)
+"""Amounts from here on mean "no limit": the greatest number, rounded down to any page size."""
+_HUGE_SIZE: Final = re.compile(r"hugetlb\.(\d+)([KMG])B\.")
+_UNITS: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def expand_slice(name: str) -> str:
@@ -28,8 +45,11 @@ def expand_slice(name: str) -> str:
     stem = name.removesuffix(".slice")
     if stem in ("", "-"):
         return ""
-    parts = stem.split("-")
-    return "/".join("-".join(parts[: i + 1]) + ".slice" for i in range(len(parts)))
+    path, name = "", ""
+    for part in stem.split("-"):
+        name = f"{name}-{part}" if path else part
+        path = f"{path}/{name}.slice" if path else f"{name}.slice"
+    return path
 
 
 def relative_path(cgroups_path: str) -> str | None:
@@ -60,7 +80,8 @@ def parent_path(cgroup_parent: str) -> str | None:
 
 
 def _is_plain(path: str) -> bool:
-    return "\0" not in path and all(part not in ("", ".", "..") for part in path.split("/"))
+    whole = f"/{path}/"
+    return not ("\0" in path or "//" in whole or "/./" in whole or "/../" in whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,26 +99,39 @@ class CgroupTree:
     def __init__(self, root: str) -> None:
         self.root = root
         self.unified = os.path.exists(os.path.join(root, "cgroup.controllers"))
+        self._mounts = {} if self.unified else _joint_mounts(root)
 
     def directory(self, controller: str, path: str) -> str:
         """Where the cgroup *path* is for *controller*."""
-        return os.path.join(self.root, path if self.unified else f"{controller}/{path}")
+        if self.unified:
+            return f"{self.root}/{path}"
+        return f"{self.root}/{self._mounts.get(controller, controller)}/{path}"
 
     def read(self, controller: str, path: str, file: str) -> str | None:
-        """The content of a cgroup's file without the newline; None when there is none."""
+        """The content of a cgroup's file without the newline; None when it cannot be read."""
         try:
-            with open(os.path.join(self.directory(controller, path), file), "rb") as opened:
-                return opened.read(_LARGEST_FILE).decode("ascii", "replace").rstrip("\n")
+            return _read(f"{self.directory(controller, path)}/{file}")
         except OSError:
             return None
+
+    def look(self, path: str, file: str) -> str | None:
+        """What a cgroup's file says, for comparison with what it should say.
+
+        None when the cgroup or the file does not exist: the container ended, or the controller is not
+        enabled for it. A file that exists and cannot be read says nothing (an empty text): that is
+        never what it should say.
+        """
+        try:
+            return _read(f"{self.directory(file.partition('.')[0], path)}/{file}")
+        except OSError as problem:
+            return None if problem.errno in _GONE else ""
 
     def write(self, controller: str, path: str, file: str, value: str) -> None:
         """Set a cgroup's file in one write, as the kernel wants it; raises ``OSError``.
 
         Never creates anything: a cgroup that is gone stays gone (``FileNotFoundError``).
         """
-        where = os.path.join(self.directory(controller, path), file)
-        descriptor = os.open(where, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(f"{self.directory(controller, path)}/{file}", _WRITE)
         try:
             os.write(descriptor, value.encode("ascii"))
         finally:
@@ -122,12 +156,68 @@ class CgroupTree:
                 names.clear()
         return found
 
+    def all_containers(self) -> Iterator[str]:
+        """The cgroups directly below every pod's cgroup, wherever the kubelet has put them."""
+        top = self.directory("cpuset", "").rstrip("/")
+        for directory, names, _ in os.walk(top):
+            path = os.path.relpath(directory, top)
+            if _POD.search(os.path.basename(path)):
+                yield from (f"{path}/{name}" for name in sorted(names))
+                names.clear()
+            elif path.count("/") >= _DEEPEST_POD:
+                names.clear()
+
     def populated(self, path: str) -> bool:
-        """Whether a container's cgroup has processes, in itself or below."""
+        """Whether a container's cgroup has processes, in itself or below.
+
+        False only when the kernel shows that there are none, or that the cgroup is gone. Whatever
+        cannot be read may have processes, so it counts as populated: the answer decides whether the
+        container's resources can be given to others.
+        """
         if self.unified:
-            events = self.read("", path, "cgroup.events") or ""
-            return "populated 1" in events.splitlines()
-        return bool(self.read("cpuset", path, "cgroup.procs"))
+            try:
+                events = _read(f"{self.root}/{path}/cgroup.events")
+            except OSError as problem:
+                return not (problem.errno in _GONE and self._is_gone("", path))
+            return "populated 0" not in events.splitlines()
+        return self._populated_v1(path)
+
+    def _populated_v1(self, path: str) -> bool:
+        """The same under cgroup v1, whose kernel keeps no such flag.
+
+        The pids controller counts the tasks of a cgroup and of all below. Where it is missing, the
+        processes of every cgroup below must be listed, and that is possible in the host's PID
+        namespace only: elsewhere the kernel leaves out the processes of other containers.
+        """
+        tasks = self.look(path, "pids.current")
+        if tasks is None and not self._is_gone("pids", path) and not _sees_every_process():
+            return not self._is_gone("cpuset", path)
+        return tasks not in (None, "0") or self._lists_processes(path)
+
+    def _lists_processes(self, path: str) -> bool:
+        """Whether any cgroup of the cpuset hierarchy from *path* down lists a process, or may."""
+        top = self.directory("cpuset", path)
+        waiting, searched = [top], 0
+        while waiting:
+            place = waiting.pop()
+            searched += 1
+            if searched > _MOST_NESTED:
+                return True
+            try:
+                if _read(f"{place}/cgroup.procs"):
+                    return True
+                with os.scandir(place) as entries:
+                    waiting += [each.path for each in entries if each.is_dir(follow_symlinks=False)]
+            except OSError as problem:
+                gone = problem.errno in _GONE and not os.path.isdir(place)
+                if not gone or (place == top and not self._is_gone("cpuset", path)):
+                    return True
+        return False
+
+    def _is_gone(self, controller: str, path: str) -> bool:
+        """Whether a cgroup does not exist although its hierarchy is mounted here."""
+        mounted = os.path.isdir(self.directory(controller, ""))
+        return mounted and not os.path.isdir(self.directory(controller, path))
 
     def cpuset(self, path: str) -> CpusetFiles | None:
         """The cpuset of a container's cgroup; None when the cgroup is not there."""
@@ -148,3 +238,76 @@ def _parsed(text: str | None) -> CpuSet | None:
         return CpuSet.parse(text)
     except ValueError:
         return None
+
+
+def _read(path: str) -> str:
+    """A file's content without the newline; raises ``OSError``."""
+    descriptor = os.open(path, _READ)
+    try:
+        return os.read(descriptor, _LARGEST_FILE).decode("ascii", "replace").rstrip("\n")
+    finally:
+        os.close(descriptor)
+
+
+def _sees_every_process() -> bool:
+    """Whether this process is in the host's PID namespace, whose number is the same everywhere."""
+    try:
+        return os.readlink("/proc/self/ns/pid") == "pid:[4026531836]"
+    except OSError:
+        return False
+
+
+def _joint_mounts(root: str) -> dict[str, str]:
+    """Where controllers are that share a cgroup v1 mount (``cpu,cpuacct``), by controller."""
+    try:
+        names = os.listdir(root)
+    except OSError:
+        return {}
+    return {part: name for name in names if "," in name for part in name.split(",")}
+
+
+# -- what a file says ------------------------------------------------------------------------------
+
+
+def same_value(file: str, found: str, meant: str) -> bool:
+    """Whether a cgroup file that reads *found* has the value *meant*.
+
+    The kernel does not keep the text it is given: it sorts CPU lists, rounds amounts of memory down
+    to whole pages and hugepage limits down to whole hugepages, spells a very large amount ``max``,
+    and completes ``cpu.max`` with the period and keyed files with the keys that were not named.
+    """
+    if found == meant:
+        return True
+    if file.startswith("cpuset.") and ".partition" not in file:
+        cpus = _parsed(found)
+        return cpus is not None and cpus == _parsed(meant)
+    there, wanted = amount(found), amount(meant)
+    if there is not None and wanted is not None:
+        return there == wanted or (wanted < math.inf and there == _rounded(file, wanted))
+    return bool(meant.strip()) and all(
+        any(set(line.split()) <= set(other.split()) for other in found.splitlines())
+        for line in meant.splitlines()
+    )
+
+
+def amount(text: str) -> float | None:
+    """A file's value as a number, unlimited ones as infinity; None when it is something else."""
+    text = text.strip()
+    if text in ("max", "-1"):
+        return math.inf
+    if not (text.isascii() and text.isdigit()) or len(text) > 20:
+        return None
+    number = int(text)
+    return number if number < _UNLIMITED else math.inf
+
+
+def _rounded(file: str, wanted: float) -> int:
+    """An amount as the kernel keeps it in *file*."""
+    unit = _PAGE_SIZE if file.startswith("memory.") else hugepage_size(file) or 1
+    return int(wanted) // unit * unit
+
+
+def hugepage_size(file: str) -> int | None:
+    """The page size in bytes that a hugetlb file is about; None for other files."""
+    found = _HUGE_SIZE.match(file)
+    return None if found is None else int(found[1]) * _UNITS[found[2]]

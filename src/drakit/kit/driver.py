@@ -249,9 +249,11 @@ class Holdings:
     """Everything assigned on this node: an immutable view of the ledger.
 
     ``ghosts`` are claims whose record could not be read: what they are known to hold stays held.
+    Questions are answered from indexes that are made when first asked for; :meth:`replacing` carries
+    them over, so that one more claim does not cost a count of all others.
     """
 
-    __slots__ = ("_all", "entries", "ghosts")
+    __slots__ = ("_devices", "_drawn", "_numbers", "entries", "ghosts")
 
     def __init__(
         self,
@@ -260,7 +262,9 @@ class Holdings:
     ) -> None:
         self.entries: Mapping[str, Entry] = {entry.uid: entry for entry in entries}
         self.ghosts: Mapping[str, Mapping[str, CpuSet]] = dict(ghosts or {})
-        self._all: dict[str, CpuSet] = {}
+        self._numbers: dict[str, tuple[CpuSet, CpuSet]] = {}
+        self._drawn: dict[str, int] | None = None
+        self._devices: dict[tuple[str, str], tuple[tuple[Entry, Grant], ...]] | None = None
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.entries.values())
@@ -274,25 +278,29 @@ class Holdings:
 
     def exclusive(self, kind: str, *, besides: str | None = None) -> CpuSet:
         """All numbers of *kind* held by anyone, or by anyone but the claim *besides*."""
-        if besides is None and kind in self._all:
-            return self._all[kind]
-        held = CpuSet.union(
-            [e.exclusive(kind) for e in self.entries.values() if e.uid != besides]
-            + [g[kind] for uid, g in self.ghosts.items() if kind in g and uid != besides]
-        )
-        if besides is None:
-            self._all[kind] = held
-        return held
+        held, by_several = self._held(kind)
+        own = self._own(kind, besides) if besides is not None else CpuSet()
+        return (held - own) | (own & by_several) if own else held
 
     def amount(self, key: str, *, besides: str | None = None) -> int:
         """How much of *key* all claims together draw, or all but the claim *besides*."""
-        return sum(
-            grant.amounts.get(key, 0)
-            for entry in self.entries.values()
-            if entry.uid != besides
-            for grant in entry.grants
-            if not grant.admin_access
-        )
+        if self._drawn is None:
+            self._drawn = {}
+            for entry in self:
+                _add_amounts(self._drawn, entry, 1)
+        own = self.entries.get(besides) if besides is not None else None
+        return self._drawn.get(key, 0) - (_amount(own, key) if own is not None else 0)
+
+    def on_device(self, pool: str, device: str) -> tuple[tuple[Entry, Grant], ...]:
+        """Who has the device or shares of it, without ``adminAccess``."""
+        if self._devices is None:
+            found: dict[tuple[str, str], list[tuple[Entry, Grant]]] = {}
+            for entry in self:
+                for grant in entry.grants:
+                    if not grant.admin_access:
+                        found.setdefault((grant.pool, grant.device), []).append((entry, grant))
+            self._devices = {where: tuple(users) for where, users in found.items()}
+        return self._devices.get((pool, device), ())
 
     def holder(self, kind: str, numbers: CpuSet, *, besides: str | None = None) -> str | None:
         """Who holds any of *numbers*, in words for an error message; ``None`` if nobody does."""
@@ -303,6 +311,79 @@ class Holdings:
             if uid != besides and kind in ghost and not ghost[kind].isdisjoint(numbers):
                 return f"claim {uid} (its record in the ledger is unreadable or lost)"
         return None
+
+    def replacing(self, uid: str, entry: Entry | None) -> Holdings:
+        """The same with *entry* as all that the claim *uid* holds; ``None``: without the claim."""
+        old = self.entries.get(uid)
+        others = dict(self.entries)
+        others.pop(uid, None)
+        if entry is not None:
+            others[uid] = entry
+        made = Holdings((), {each: held for each, held in self.ghosts.items() if each != uid})
+        made.entries = others
+        if uid in self.ghosts:
+            return made  # rare: counted from the start
+        for kind, (held, by_several) in self._numbers.items():
+            gone = old.exclusive(kind) if old is not None else CpuSet()
+            if gone.isdisjoint(by_several):
+                come = entry.exclusive(kind) if entry is not None else CpuSet()
+                left = held - gone
+                made._numbers[kind] = (left | come, by_several | (left & come))
+        if self._drawn is not None:
+            made._drawn = dict(self._drawn)
+            for each, sign in ((old, -1), (entry, 1)):
+                if each is not None:
+                    _add_amounts(made._drawn, each, sign)
+        if self._devices is not None:
+            made._devices = _moved(self._devices, old, entry)
+        return made
+
+    def _held(self, kind: str) -> tuple[CpuSet, CpuSet]:
+        """The numbers held by any claim, and those by more than one (damage, never intended)."""
+        found = self._numbers.get(kind)
+        if found is None:
+            held = by_several = CpuSet()
+            for uid in (*self.entries, *(u for u in self.ghosts if u not in self.entries)):
+                own = self._own(kind, uid)
+                held, by_several = held | own, by_several | (held & own)
+            found = self._numbers[kind] = held, by_several
+        return found
+
+    def _own(self, kind: str, uid: str) -> CpuSet:
+        entry = self.entries.get(uid)
+        own = entry.exclusive(kind) if entry is not None else CpuSet()
+        return own | self.ghosts.get(uid, {}).get(kind, CpuSet())
+
+
+def _amount(entry: Entry, key: str) -> int:
+    return sum(grant.amounts.get(key, 0) for grant in entry.grants if not grant.admin_access)
+
+
+def _add_amounts(drawn: dict[str, int], entry: Entry, sign: int) -> None:
+    for grant in entry.grants:
+        for key, amount in grant.amounts.items() if not grant.admin_access else ():
+            drawn[key] = drawn.get(key, 0) + sign * amount
+
+
+def _moved(
+    devices: Mapping[tuple[str, str], tuple[tuple[Entry, Grant], ...]],
+    old: Entry | None,
+    new: Entry | None,
+) -> dict[tuple[str, str], tuple[tuple[Entry, Grant], ...]]:
+    """The index of devices with one claim's entry exchanged."""
+    moved = dict(devices)
+    for where in {(g.pool, g.device) for g in old.grants} if old is not None else ():
+        left = tuple(user for user in moved.get(where, ()) if user[0] is not old)
+        moved[where] = left
+        if not left:
+            del moved[where]
+    come: dict[tuple[str, str], list[tuple[Entry, Grant]]] = {}
+    for grant in new.grants if new is not None else ():
+        if new is not None and not grant.admin_access:
+            come.setdefault((grant.pool, grant.device), []).append((new, grant))
+    for where, users in come.items():
+        moved[where] = (*moved.get(where, ()), *users)
+    return moved
 
 
 # -- enforce ------------------------------------------------------------------------------------------

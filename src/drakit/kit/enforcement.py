@@ -1,63 +1,42 @@
-"""Which container must look how: the bookkeeping between the ledger and the runtime, without I/O.
+"""Desired resources of every container, computed from the checkpoint, without I/O.
 
-:class:`Enforcer` knows the runtime's pods and containers and what each was last told. Every runtime
-event goes through it and comes back as what to answer: limits for the new container, updates for
-others whose shape changed. It is level-triggered: the shape of every container follows from the
-ledger as it is now, so a lost event, a restart or a change by another instance heals at the next
-look. What a container may use is settled here (rule: never believe the workload):
+:class:`Enforcer` knows the runtime's pods and containers and what the runtime was last asked for. Every
+runtime event goes through it and comes back as what to answer: limits for the new container, updates for
+others whose desired resources changed. It is level-triggered: the desired resources of every container
+follow from the checkpoint as it is now, so a lost event, a restart or a change by another instance heals
+at the next look. Which claims a container may use is decided in :mod:`drakit.kit.containerclaims`.
 
-1. by the CDI device names the runtime reports – they come from the kubelet;
-2. where the runtime reports none (NRI before 0.12), by marker variables, each checked against the
-   ledger and the pod's UID;
-3. a container that shows a claim which is not in the ledger is refused, not guessed at.
+A container that cannot be served is not created; one that exists already is kept as a *conflict* with its
+reason and confined like one without claims. The others go on. Invariant: a running container keeps its
+CPUs; a newcomer is rejected. The pod whose containers use a claim owns it until they have ended and its
+sandbox has stopped; reservations decide only between pods that have not used it yet.
 
-A container that cannot be served is not created; one that exists already is kept as a *conflict* with
-its reason and confined like one without claims. The others go on.
+Cost: an event looks at the containers it concerns. All containers are looked at only after the checkpoint
+or the driver changed, and then with lookups only.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import msgspec
 
 from drakit.core.cpuset import CpuSet
 from drakit.kit import names
+from drakit.kit.containerclaims import ClaimResolver, ForeignClaimError
 from drakit.kit.driver import Container, Driver, Entry, Holdings, Refused, Shape, Use
+from drakit.kit.kubeletlimits import WANTED_ANNOTATION, note_for
+from drakit.kit.kubeletlimits import kubelet_limits as _wanted_before
 from drakit.kit.steward import PodView
 from drakit.wire.nri.values import NOTHING, Adjustment, Pod, Resources, State, Update
 from drakit.wire.nri.values import Container as Reported
 
+__all__ = ["WANTED_ANNOTATION", "Enforcer", "ForeignClaimError", "Known", "resources_of"]
+
 _LOG = logging.getLogger(__name__)
-
-
-WANTED_ANNOTATION: Final = "drakit.dev/wanted"
-
-
-class _Wanted(msgspec.Struct, frozen=True):
-    """What was made of the kubelet's limits when the container was created."""
-
-    memory_added: int = 0
-    """A difference: the kubelet may change the limit of a running container."""
-    hugepages: dict[str, int] = {}
-    """What the kubelet asked for, of the sizes that were changed; it cannot ask anew."""
-
-
-class ForeignClaimError(Refused):
-    """A container carries the marker of a claim that, as far as we know, is not its pod's.
-
-    It may be all the same: the kubelet does not tell a driver of further pods that share a claim it
-    has prepared already. Whoever can ask the API server should, and put the answer in
-    :attr:`Enforcer.vouched`.
-    """
-
-    def __init__(self, text: str, entry: Entry, pod_uid: str) -> None:
-        super().__init__(text, reason="foreign-claim")
-        self.entry = entry
-        self.pod_uid = pod_uid
 
 
 @dataclass(slots=True)
@@ -66,6 +45,8 @@ class Known:
 
     pod: Pod
     reported: Reported
+    """As the runtime describes it, without its environment."""
+    shown: names.Shown
     told: Resources | None
     """Limits the runtime was last asked for; None when that is not known to hold."""
     wanted: Resources = NOTHING
@@ -73,21 +54,28 @@ class Known:
     conflict: str | None = None
     asked: tuple[str, ...] = ()
     """Containers that had to change for this one, until it starts: if its creation fails, the runtime
-    drops those changes, and tells us only that this one stopped."""
+    drops those changes, and reports only that this one stopped."""
     ran: bool = False
     """Whether it has been seen running: from then on an empty cgroup means that it ended."""
+    cpu_list: str = ""
+    """The last CPUs it is known to have been limited to; empty when never limited."""
+
+    @property
+    def cpus(self) -> CpuSet:
+        """:attr:`cpu_list` as a set; empty also if it makes no sense."""
+        return _parsed(self.cpu_list)
 
     @property
     def shows_claims(self) -> bool:
         """Whether it was created with anything of a claim; whether rightly is another question."""
-        return bool(self.reported.cdi_devices or self.reported.env)
+        return self.shown is not names.NOTHING_SHOWN
 
 
 class Enforcer:
-    """Says what every container must look like, for one connection to a runtime.
+    """Computes what every container must look like, for one connection to a runtime.
 
     *driver* and *holdings* are functions because both change over time. ``trust_cdi`` says whether
-    this runtime reports CDI device names.
+    this runtime is known to report CDI device names.
     """
 
     def __init__(
@@ -99,12 +87,41 @@ class Enforcer:
     ) -> None:
         self._driver = driver
         self._holdings = holdings
-        self.trust_cdi = trust_cdi
+        self._resolver = ClaimResolver(driver, holdings, trust_cdi=trust_cdi)
         self.pods: dict[str, Pod] = {}
         self.containers: dict[str, Known] = {}
-        self.vouched: set[tuple[str, str]] = set()
-        """(claim UID, pod UID) pairs that the API server confirmed besides those in the ledger."""
-        self._index: tuple[Holdings, str, dict[str, names.Part]] | None = None
+        self._sandboxes: dict[str, dict[str, Pod]] = {}
+        """Pod UID to its sandboxes: a pod whose sandbox was recreated has several for a while."""
+        self._ended_pods: set[str] = set()
+        """Sandboxes that were stopped: they own no claim that none of their containers uses."""
+        self._showing: dict[str, dict[str, None]] = {}
+        """Claim UID to the containers that show it, in the order they came."""
+        self._owners: dict[str, str] = {}
+        """Claim UID to the UID of the pod that used it first."""
+        self._outdated: set[str] = set()
+        """Containers whose desired resources may differ from what was told."""
+        self._settled: tuple[Driver, Holdings] | None = None
+        self._last_resources: tuple[object, Resources] | None = None
+
+    @property
+    def trust_cdi(self) -> bool:
+        """Whether this runtime is known to report CDI device names."""
+        return self._resolver.trust_cdi
+
+    @trust_cdi.setter
+    def trust_cdi(self, known: bool) -> None:
+        self._resolver.trust_cdi = known
+        self._settled = None
+
+    @property
+    def vouched(self) -> set[tuple[str, str]]:
+        """(claim UID, pod UID) pairs that the API server confirmed in addition to the checkpoint's."""
+        return self._resolver.confirmed
+
+    def confirm(self, claim_uid: str, pod_uid: str) -> None:
+        """The API server says that the claim is reserved for the pod."""
+        self._resolver.confirmed.add((claim_uid, pod_uid))
+        self._outdated.update(self._showing.get(claim_uid, ()))
 
     # -- events ----------------------------------------------------------------------------------
 
@@ -113,34 +130,47 @@ class Enforcer:
 
         Containers that cannot be served are noted as conflicts; they stop nothing.
         """
-        self.pods = {pod.id: pod for pod in pods}
-        self.containers = {}
-        there = {pod.uid for pod in self.pods.values()}
-        self.vouched = {pair for pair in self.vouched if pair[1] in there}
+        self.take_over(pods, containers)
+        return self.settle()
+
+    def take_over(self, pods: Iterable[Pod], containers: Iterable[Reported]) -> None:
+        """The first half of :meth:`synchronize`: note what exists, decide nothing yet."""
+        self.pods, self._sandboxes = {}, {}
+        self.containers, self._showing, self._owners = {}, {}, {}
+        self._ended_pods.clear()
+        for pod in pods:
+            self._add_pod(pod)
+        self._resolver.confirmed = {p for p in self.vouched if p[1] in self._sandboxes}
         for reported in containers:
             if reported.state is State.STOPPED:
                 continue
             pod = self.pods.get(reported.pod_id) or Pod(id=reported.pod_id)
-            self.containers[reported.id] = _found(pod, reported)
-        return self.settle()
+            self._add(self._found(pod, reported))
+        for uid in self._showing:
+            self._choose_owner(uid)
+        self._settled = None
 
     def create(self, pod: Pod, reported: Reported) -> Adjustment:
         """What a new container must look like, and what others must change before it starts.
 
         Raises :class:`Refused` when it must not be created; nothing is remembered of it then.
         """
-        self.pods[pod.id] = pod
-        known = Known(pod, _kept(reported), None, reported.resources)
+        self._add_pod(pod)
+        kept, shown = self._kept(reported)
+        self._resolver.check_reported(pod, reported, shown)
+        known = Known(pod, kept, shown, None, reported.resources)
         shape = self.shape_of(known)
         resources = resources_of(shape)
-        known.told = resources.over(reported.resources)
+        _tell(known, resources.over(reported.resources))
         updates = self.settle(besides=reported.id)
         known.asked = tuple(update.container_id for update in updates)
-        self.containers[reported.id] = known
+        self._add(known)
+        for uid in shown.claims:
+            self._choose_owner(uid)
         return Adjustment(
             resources=resources,
             env=dict(shape.env),
-            annotations=_note_of_wanted(resources, reported.resources),
+            annotations=note_for(resources, reported.resources),
             updates=tuple(updates),
         )
 
@@ -152,7 +182,7 @@ class Enforcer:
         known = self._noted(pod, reported)
         known.wanted = wanted.over(known.wanted)
         resources = resources_of(self.shape_of(known))
-        known.told = resources.over(wanted).over(known.told or NOTHING)
+        _tell(known, resources.over(wanted).over(known.told or NOTHING))
         updates = self.settle(besides=reported.id)
         if resources != NOTHING:
             updates.insert(0, Update(container_id=reported.id, resources=resources))
@@ -169,60 +199,160 @@ class Enforcer:
         known.ran = known.ran or runs
         return missed
 
-    def users_of(self, claim_uid: str) -> list[Known]:
-        """The containers that were rightly created with a claim and have not stopped, as was told."""
-        entry = self._holdings().get(claim_uid)
-        return (
-            []
-            if entry is None
-            else [k for k in self.containers.values() if self._uses_of(k, entry)]
-        )
-
-    def _uses_of(self, known: Known, entry: Entry) -> bool:
-        kind, reported = self._driver().cdi_kind, known.reported
-        if self.trust_cdi:
-            return entry.uid in names.claims_shown(kind, reported.cdi_devices, ())
-        pair = (entry.uid, known.pod.uid)
-        shown = entry.uid in names.claims_shown(kind, (), reported.env)
-        return shown and (known.pod.uid in entry.consumers or pair in self.vouched)
-
-    def unheeded_claims(self, container_id: str) -> tuple[Use, ...]:
-        """The claims of a container that does not look as they demand; none when it does.
-
-        Raises :class:`Refused` when the container must not run at all.
-        """
-        known = self.containers[container_id]
-        resources = resources_of(self.shape_of(known))
-        before = known.told or NOTHING
-        if _same(resources.over(before), before):
-            return ()
-        return self._uses(self._parts(known.pod, known.reported), known.pod)
-
-    def exclusive_cpus(self, container_id: str) -> CpuSet:
-        """The CPUs that are a container's by its claims; none if it has none or is in conflict."""
-        known = self.containers.get(container_id)
-        if known is None:
-            return CpuSet()
-        try:
-            container = self._view(known, self._parts(known.pod, known.reported))
-            return (self._checked(container).cpus if container.uses else None) or CpuSet()
-        except Refused:
-            return CpuSet()
-
     def stopped(self, container_id: str) -> list[Update]:
         """A container ended; returns what others must change (and carries what was waiting)."""
-        known = self.containers.pop(container_id, None)
+        known = self._drop(container_id)
         if known is not None:
             self.untold(known.asked)
         return self.settle()
 
+    def removed(self, container_id: str) -> None:
+        """A container is gone for good."""
+        self._drop(container_id)
+
+    def pod_started(self, pod: Pod) -> None:
+        """A pod's sandbox runs."""
+        self._add_pod(pod)
+        self._ended_pods.discard(pod.id)
+
+    def pod_stopped(self, pod: Pod) -> None:
+        """A pod's sandbox was stopped: it keeps only the claims that its containers still use."""
+        if pod.id in self.pods:
+            self._ended_pods.add(pod.id)
+            self._pass_on(pod.uid)
+
     def pod_removed(self, pod_id: str) -> None:
-        """A pod sandbox is gone, and its containers with it."""
-        pod = self.pods.pop(pod_id, None)
-        if pod is not None:
-            self.vouched = {pair for pair in self.vouched if pair[1] != pod.uid}
+        """A pod sandbox is gone, and its containers with it. Another sandbox of the pod may live on."""
         for container_id in [c for c, known in self.containers.items() if known.pod.id == pod_id]:
-            del self.containers[container_id]
+            self._drop(container_id)
+        pod = self.pods.pop(pod_id, None)
+        self._ended_pods.discard(pod_id)
+        if pod is None:
+            return
+        others = self._sandboxes[pod.uid]
+        others.pop(pod_id, None)
+        if not others:
+            del self._sandboxes[pod.uid]
+            self._resolver.confirmed = {pair for pair in self.vouched if pair[1] != pod.uid}
+        self._pass_on(pod.uid)
+
+    def _add_pod(self, pod: Pod) -> None:
+        self.pods[pod.id] = pod
+        self._sandboxes.setdefault(pod.uid, {})[pod.id] = pod
+
+    # -- users and owners of claims ------------------------------------------------------------------
+
+    def users_of(self, claim_uid: str) -> list[Known]:
+        """The containers that were rightly created with a claim and are not known to have stopped.
+
+        Also for a claim without a readable record: then a CDI device names it, or a marker whose
+        container's CPUs are held for the claim.
+        """
+        entry = self._holdings().get(claim_uid)
+        showing = (self.containers[each] for each in self._showing.get(claim_uid, ()))
+        return [known for known in showing if self._uses_rightly(known, claim_uid, entry)]
+
+    def _uses_rightly(self, known: Known, claim_uid: str, entry: Entry | None) -> bool:
+        if claim_uid in known.shown.device_claims:
+            return True
+        if entry is not None:
+            return self._resolver.is_reserved(entry, known.pod.uid)
+        held = CpuSet.union(self._holdings().ghosts.get(claim_uid, {}).values())
+        return bool(known.cpus) and known.cpus <= held
+
+    def shown_claims(self) -> Collection[str]:
+        """UIDs of all claims that some container shows, rightly or not."""
+        return self._showing.keys()
+
+    def orphaned(
+        self, prepared: Collection[str], ended: Callable[[Known], bool] = lambda known: False
+    ) -> dict[str, CpuSet]:
+        """CPUs of running containers whose claim has no readable record, by claim UID.
+
+        A CDI device name is proof. A variable counts only for claims in *prepared* (UIDs of which this
+        node has other evidence), without CPUs that containers without claims use as well, and only as
+        long as some CPU is left for those.
+        """
+        holdings = self._holdings()
+        lost = [uid for uid in self._showing if holdings.get(uid) is None]
+        recorded = CpuSet.union(map(_exclusive, holdings)) if lost else CpuSet()
+        proven: dict[str, CpuSet] = {}
+        shown: dict[str, CpuSet] = {}
+        for uid in lost:
+            for known in (self.containers[each] for each in self._showing[uid]):
+                if ended(known):
+                    continue
+                cpus = known.cpus - recorded
+                if uid in known.shown.device_claims:
+                    proven[uid] = proven.get(uid, CpuSet()) | cpus
+                elif uid in prepared and not self.trust_cdi:
+                    shown[uid] = shown.get(uid, CpuSet()) | cpus
+        if shown:
+            shared = self._used_without_claims()
+            shown = {uid: cpus - shared for uid, cpus in shown.items()}
+            if not self._leaves_some(shown):
+                shown = {}
+        return {uid: cpus for uid, cpus in (shown | proven).items() if cpus}
+
+    def _used_without_claims(self) -> CpuSet:
+        plain = {k.cpu_list for k in self.containers.values() if not k.shows_claims}
+        return CpuSet.union(map(_parsed, plain))
+
+    def _leaves_some(self, held: dict[str, CpuSet]) -> bool:
+        """Whether containers without claims could still run if these CPUs were held as well."""
+        holdings = self._holdings()
+        ghosts = {**holdings.ghosts, **{uid: {"cpu": cpus} for uid, cpus in held.items()}}
+        probe = Container(id="", name="", pod_uid="", pod_name="", namespace="")
+        try:
+            shape = self._driver().enforce(probe, Holdings(holdings, ghosts))
+        except Refused:
+            return False
+        return shape.cpus is None or bool(shape.cpus)
+
+    def _choose_owner(self, claim_uid: str) -> None:
+        """Note which pod owns a claim, unless that is settled: of its users the one that runs on it."""
+        entry = self._holdings().get(claim_uid)
+        if claim_uid in self._owners or entry is None:
+            return
+        order = {uid: place for place, uid in enumerate(entry.consumers)}
+        own = _exclusive(entry)
+
+        def rank(known: Known) -> tuple[bool, int]:
+            pinned = bool(known.cpus) and known.cpus <= own
+            return not pinned, order.get(known.pod.uid, len(order))
+
+        users = self.users_of(claim_uid)
+        if users:
+            self._owners[claim_uid] = min(users, key=rank).pod.uid
+
+    def _pass_on(self, pod_uid: str) -> None:
+        """The pod may have ended: claims that none of its containers uses go to whoever waits."""
+        if self._is_here(pod_uid):
+            return
+        for claim_uid in [uid for uid, owner in self._owners.items() if owner == pod_uid]:
+            if all(user.pod.uid != pod_uid for user in self.users_of(claim_uid)):
+                del self._owners[claim_uid]
+                self._choose_owner(claim_uid)
+                self._outdated.update(self._showing.get(claim_uid, ()))
+
+    def pod_has_stopped(self, pod: Pod) -> bool:
+        """Whether the pod's sandbox was stopped or is gone."""
+        return pod.id in self._ended_pods or pod.id not in self.pods
+
+    def _is_here(self, pod_uid: str) -> bool:
+        """Whether the pod has a sandbox that was not stopped."""
+        return any(each not in self._ended_pods for each in self._sandboxes.get(pod_uid, ()))
+
+    def _owner(self, entry: Entry, asking: Pod) -> Pod:
+        """The pod a claim belongs to: its user, else the first it was reserved for that is here."""
+        owner = self._owners.get(entry.uid)
+        if owner is None:
+            owner = next(
+                (uid for uid in entry.consumers if uid == asking.uid or self._is_here(uid)), None
+            )
+        if owner is None or owner == asking.uid:
+            return asking
+        return next(iter(self._sandboxes.get(owner, {}).values()), asking)
 
     # -- the level ---------------------------------------------------------------------------------
 
@@ -231,41 +361,71 @@ class Enforcer:
 
         What is returned counts as told: send it, or call :meth:`untold` if it could not be sent.
         """
-        updates = []
-        for container_id, known in self.containers.items():
-            if container_id == besides:
-                continue
-            shape = self.settled_shape(known)
-            if shape is None:
-                continue
-            resources = resources_of(shape)
-            before = known.told or NOTHING
-            after = resources.over(before)
-            if known.told is None or not _same(after, before):
-                known.told = after
-                updates.append(Update(container_id=container_id, resources=resources))
+        updates = [update for each in self.outdated(besides) if (update := self.next_update(each))]
         # Runtimes apply them one after the other: who leaves CPUs goes before who comes to own them.
         updates.sort(key=lambda update: self.containers[update.container_id].shows_claims)
-        return [update for update in updates if update.resources != NOTHING]
+        return updates
+
+    def outdated(self, besides: str | None = None) -> list[str]:
+        """Containers that may have to change, in the order in which they should be told."""
+        driver, holdings = self._driver(), self._holdings()
+        if (
+            self._settled is None
+            or self._settled[1] is not holdings
+            or (self._settled[0] is not driver and self._settled[0] != driver)
+        ):
+            self._outdated = set(self.containers)
+        self._settled = (driver, holdings)
+        self._outdated &= self.containers.keys()
+        waiting = [each for each in self.containers if each in self._outdated and each != besides]
+        return sorted(waiting, key=lambda each: self.containers[each].shows_claims)
+
+    def next_update(self, container_id: str) -> Update | None:
+        """What the container must be told now; None when nothing. It counts as told then."""
+        known = self.containers.get(container_id)
+        if known is None:
+            return None
+        self._outdated.discard(container_id)
+        shape = self.settled_shape(known)
+        if shape is None:
+            return None
+        resources = self._resources(shape)
+        if known.told is not None and _holds(resources, known.told):
+            return None
+        _tell(known, resources.over(known.told or NOTHING))
+        if resources == NOTHING:
+            return None
+        return Update(container_id=container_id, resources=resources)
 
     def untold(self, container_ids: Iterable[str]) -> None:
-        """The runtime did not take these updates, or the container looks otherwise: say it again."""
+        """The runtime did not take these updates, or the container looks otherwise: send them again."""
         for container_id in container_ids:
             if container_id in self.containers:
                 self.containers[container_id].told = None
+                self._outdated.add(container_id)
+
+    def observed(self, container_id: str, cpus: str, mems: str) -> None:
+        """The kernel has these CPUs and memory nodes for a container, whatever the runtime reports."""
+        known = self.containers[container_id]
+        _tell(known, Resources(cpus=cpus, mems=mems).over(known.told or NOTHING))
+
+    def allowed(self, container_id: str) -> CpuSet | None:
+        """The CPUs that the container was last told to use; None when that is not known."""
+        known = self.containers.get(container_id)
+        return None if known is None or known.told is None else _parsed(known.told.cpus)
 
     def settled_shape(self, known: Known) -> Shape | None:
         """The shape a container that exists must have now; None: leave it as it is.
 
         A container that cannot be served – it came while nobody looked – is noted as a conflict and
-        confined like one without claims: it must not run on what is others' own. Only one that
+        confined like one without claims: it must not run on CPUs that belong to others. Only one that
         runs pinned on a claim whose record was lost stays as it is: its CPUs are held for it.
         """
         try:
             shape = self.shape_of(known)
         except Refused as problem:
             self._note_conflict(known, str(problem))
-            if problem.reason == "unknown-claim" and known.reported.resources.cpus:
+            if problem.reason == "unknown-claim" and self._is_held(known):
                 return None
             try:
                 return self._checked(self._view(known, ()))
@@ -274,9 +434,17 @@ class Enforcer:
         known.conflict = None
         return shape
 
+    def _is_held(self, known: Known) -> bool:
+        """Whether the container runs on CPUs that are held for a claim without a readable record."""
+        ghosts = self._holdings().ghosts
+        held = CpuSet.union(
+            numbers for uid in known.shown.claims for numbers in ghosts.get(uid, {}).values()
+        )
+        return bool(known.cpus) and (known.cpus <= held or bool(known.shown.devices))
+
     def shape_of(self, known: Known) -> Shape:
         """The shape a container must have now; raises :class:`Refused`."""
-        return self._checked(self._view(known, self._parts(known.pod, known.reported)))
+        return self._checked(self._view(known, self._parts(known)))
 
     def _checked(self, container: Container) -> Shape:
         shape = self._driver().enforce(container, self._holdings())
@@ -286,6 +454,15 @@ class Enforcer:
             # To NRI an empty list means "no change": the container would run anywhere.
             raise Refused(f"{container} would get no CPU or no memory node at all", reason="empty")
         return shape
+
+    def _resources(self, shape: Shape) -> Resources:
+        """A shape as limits; containers without claims have few different ones."""
+        if shape.env or shape.memory_limit or shape.hugepage_limits or shape.unified:
+            return resources_of(shape)
+        key = (shape.cpus, shape.mems, shape.lift_quota)
+        if self._last_resources is None or self._last_resources[0] != key:
+            self._last_resources = (key, resources_of(shape))
+        return self._last_resources[1]
 
     def conflicts(self) -> dict[str, str]:
         """Containers that cannot be served as they are, with the reason."""
@@ -304,12 +481,34 @@ class Enforcer:
                     continue
         return found
 
+    def unheeded_claims(self, container_id: str) -> tuple[Use, ...]:
+        """The claims of a container that does not look as they demand; none when it does.
+
+        Raises :class:`Refused` when the container must not run at all.
+        """
+        known = self.containers[container_id]
+        resources = resources_of(self.shape_of(known))
+        if _holds(resources, known.told or NOTHING):
+            return ()
+        return self._uses(self._parts(known), known.pod)
+
+    def exclusive_cpus(self, container_id: str) -> CpuSet:
+        """The CPUs that are a container's by its claims; none if it has none or is in conflict."""
+        known = self.containers.get(container_id)
+        if known is None or not known.shows_claims:
+            return CpuSet()
+        try:
+            container = self._view(known, self._parts(known))
+            return (self._checked(container).cpus if container.uses else None) or CpuSet()
+        except Refused:
+            return CpuSet()
+
     def pod_views(self) -> list[PodView]:
         """All pods with their containers, for what is done to pods; conflicts use no claims."""
         inside: dict[str, list[Container]] = {}
         for known in self.containers.values():
             try:
-                parts = self._parts(known.pod, known.reported)
+                parts = self._parts(known)
             except Refused:
                 parts = ()
             inside.setdefault(known.pod.id, []).append(self._view(known, parts))
@@ -325,7 +524,12 @@ class Enforcer:
             for pod in self.pods.values()
         ]
 
-    # -- whose claims ------------------------------------------------------------------------------
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _parts(self, known: Known) -> tuple[names.Part, ...]:
+        if known.shown is names.NOTHING_SHOWN:
+            return ()
+        return self._resolver.parts(known.pod, known.reported.name, known.shown)
 
     def _view(self, known: Known, parts: Sequence[names.Part]) -> Container:
         pod, reported = known.pod, known.reported
@@ -335,7 +539,7 @@ class Enforcer:
             pod_uid=pod.uid,
             pod_name=pod.name,
             namespace=pod.namespace,
-            uses=self._uses(parts, pod),
+            uses=self._uses(parts, pod) if parts else (),
             labels=reported.labels,
             annotations=reported.annotations,
             cgroup_path=reported.cgroups_path,
@@ -343,53 +547,6 @@ class Enforcer:
             memory_limit=known.wanted.memory_limit,
             hugepage_limits=known.wanted.hugepage_limits,
         )
-
-    def _parts(self, pod: Pod, reported: Reported) -> Sequence[names.Part]:
-        return self._by_device(reported) if self.trust_cdi else self._by_marker(pod, reported)
-
-    def _by_device(self, reported: Reported) -> Sequence[names.Part]:
-        kind = self._driver().cdi_kind
-        mine = [name for name in reported.cdi_devices if name.startswith(kind + "=")]
-        if not mine:
-            return ()
-        index = self._device_index(kind)
-        for name in mine:
-            if name not in index:
-                raise Refused(
-                    f"container {reported.name} uses {name}, which this driver has not prepared; "
-                    f"delete the pod and create it again",
-                    reason="unknown-claim",
-                )
-        return list(dict.fromkeys(index[name] for name in mine))
-
-    def _by_marker(self, pod: Pod, reported: Reported) -> Sequence[names.Part]:
-        if not any(variable.startswith(names.MARKER_PREFIX) for variable in reported.env):
-            return ()
-        holdings, kind = self._holdings(), self._driver().cdi_kind
-        found = []
-        for entry in holdings:
-            for part in names.parts_of(entry):
-                if reported.variable(names.marker_variable(part)) != kind:
-                    continue
-                if pod.uid not in entry.consumers and (entry.uid, pod.uid) not in self.vouched:
-                    raise ForeignClaimError(
-                        f"container {reported.name} carries a variable of {entry}, "
-                        f"which is not reserved for its pod {pod.namespace}/{pod.name}; remove "
-                        f"{names.marker_variable(part)} from the pod",
-                        entry,
-                        pod.uid,
-                    )
-                found.append(part)
-        known = {names.marker_variable(part) for part in found}
-        for variable in reported.env:
-            name, _, value = variable.partition("=")
-            if name.startswith(names.MARKER_PREFIX) and value == kind and name not in known:
-                raise Refused(
-                    f"container {reported.name} carries {name}, a claim this driver has not "
-                    f"prepared; delete the pod and create it again",
-                    reason="unknown-claim",
-                )
-        return found
 
     def _uses(self, parts: Sequence[names.Part], pod: Pod) -> tuple[Use, ...]:
         holdings = self._holdings()
@@ -406,40 +563,48 @@ class Enforcer:
             uses.append(Use(entry, grants, owner.uid, f"{owner.namespace}/{owner.name}"))
         return tuple(uses)
 
-    def _owner(self, entry: Entry, asking: Pod) -> Pod:
-        """The pod a claim belongs to: the first it was reserved for that is here, else its user."""
-        here = {pod.uid: pod for pod in self.pods.values() if pod.uid in entry.consumers}
-        for uid in entry.consumers:
-            if uid == asking.uid:
-                return asking
-            if uid in here:
-                return here[uid]
-        kind = self._driver().cdi_kind
-        marks = {names.qualified_name(kind, part) for part in names.parts_of(entry)}
-        marks |= {f"{names.marker_variable(part)}={kind}" for part in names.parts_of(entry)}
-        for known in self.containers.values():
-            if known.pod.uid != asking.uid and not marks.isdisjoint(
-                (*known.reported.cdi_devices, *known.reported.env)
-            ):
-                return known.pod
-        return asking
+    def _add(self, known: Known) -> None:
+        container_id = known.reported.id
+        self._drop(container_id)
+        self.containers[container_id] = known
+        for uid in known.shown.claims if known.shows_claims else ():
+            self._showing.setdefault(uid, {})[container_id] = None
 
-    def _device_index(self, kind: str) -> dict[str, names.Part]:
-        holdings = self._holdings()
-        if self._index is None or self._index[0] is not holdings or self._index[1] != kind:
-            self._index = (holdings, kind, names.index_by_device(kind, holdings))
-        return self._index[2]
+    def _drop(self, container_id: str) -> Known | None:
+        known = self.containers.pop(container_id, None)
+        if known is not None and known.shows_claims:
+            for uid in known.shown.claims:
+                showing = self._showing.get(uid, {})
+                showing.pop(container_id, None)
+                if not showing:
+                    self._showing.pop(uid, None)
+            self._pass_on(known.pod.uid)
+        return known
 
     def _noted(self, pod: Pod, reported: Reported) -> Known:
         """The container, taken in as it is if its creation was missed."""
-        self.pods[pod.id] = pod
+        self._add_pod(pod)
         known = self.containers.get(reported.id)
         if known is None:
-            known = _found(pod, reported)
-            self.containers[reported.id] = known
-        elif reported.env or reported.cdi_devices:
-            known.reported = _newer_report(known.reported, _kept(reported))
+            known = self._found(pod, reported)
+            self._add(known)
+            self._outdated.add(reported.id)
+            for uid in known.shown.claims:
+                self._choose_owner(uid)
         return known
+
+    def _found(self, pod: Pod, reported: Reported) -> Known:
+        """A container whose creation was not seen by this process."""
+        runs = reported.state in (State.RUNNING, State.PAUSED)
+        wanted = _wanted_before(reported, pod)
+        kept, shown = self._kept(reported)
+        cpus = reported.resources.cpus
+        return Known(pod, kept, shown, reported.resources, wanted, ran=runs, cpu_list=cpus)
+
+    def _kept(self, reported: Reported) -> tuple[Reported, names.Shown]:
+        """The report without its environment, and what it shows: a node has hundreds of containers."""
+        shown = names.shown(self._driver().cdi_kind, reported.cdi_devices, reported.env)
+        return msgspec.structs.replace(reported, env=()), shown
 
     def _note_conflict(self, known: Known, reason: str) -> None:
         if known.conflict != reason:
@@ -447,55 +612,22 @@ class Enforcer:
         known.conflict = reason
 
 
-def _kept(reported: Reported) -> Reported:
-    """The report without variables nobody asks for: a node has hundreds of containers."""
-    env = tuple(each for each in reported.env if each.startswith(names.MARKER_PREFIX))
-    return msgspec.structs.replace(reported, env=env)
+def _exclusive(entry: Entry) -> CpuSet:
+    """All numbers that the claim holds exclusively, of any kind."""
+    return CpuSet.union(numbers for grant in entry.grants for numbers in grant.exclusive.values())
 
 
-def _found(pod: Pod, reported: Reported) -> Known:
-    """A container whose creation was not seen by this process."""
-    wanted = _wanted_before(reported)
-    runs = reported.state in (State.RUNNING, State.PAUSED)
-    return Known(pod, _kept(reported), reported.resources, wanted, ran=runs)
+def _tell(known: Known, limits: Resources) -> None:
+    known.told = limits
+    known.cpu_list = limits.cpus or known.cpu_list
 
 
-def _note_of_wanted(ours: Resources, theirs: Resources) -> dict[str, str]:
-    """What the kubelet asked for where we ask for something else, kept with the container.
-
-    The runtime reports a container with the limits it has; a later process of this driver could not
-    tell the kubelet's share of them from ours. Container annotations are the kubelet's and the
-    plugins': a pod cannot set them.
-    """
-    note = _Wanted(
-        memory_added=(ours.memory_limit or 0) - (theirs.memory_limit or 0)
-        if ours.memory_limit is not None
-        else 0,
-        hugepages={size: theirs.hugepage_limits.get(size, 0) for size in ours.hugepage_limits},
-    )
-    return {WANTED_ANNOTATION: msgspec.json.encode(note).decode()} if note != _Wanted() else {}
-
-
-def _wanted_before(reported: Reported) -> Resources:
-    """The kubelet's limits of a container as it is reported, undoing what was made of them."""
-    text = reported.annotations.get(WANTED_ANNOTATION)
-    if text is None:
-        return reported.resources
+def _parsed(text: str) -> CpuSet:
+    """A list of CPUs as the runtime reports it; none if it reports nothing that makes sense."""
     try:
-        note = msgspec.json.decode(text, type=_Wanted)
-    except msgspec.MsgspecError:
-        return reported.resources
-    limit = reported.resources.memory_limit
-    if limit is not None and 0 < note.memory_added < limit:
-        limit -= note.memory_added
-    return Resources(memory_limit=limit, hugepage_limits=note.hugepages).over(reported.resources)
-
-
-def _newer_report(old: Reported, new: Reported) -> Reported:
-    """The newer report, with CDI names kept if the newer one (an update event) lacks them."""
-    if new.cdi_devices or not old.cdi_devices:
-        return new
-    return msgspec.structs.replace(new, cdi_devices=old.cdi_devices)
+        return CpuSet.parse(text)
+    except ValueError:
+        return CpuSet()
 
 
 def resources_of(shape: Shape) -> Resources:
@@ -510,25 +642,27 @@ def resources_of(shape: Shape) -> Resources:
     )
 
 
-def _same(one: Resources, other: Resources) -> bool:
-    """Equal in effect: CPU lists may be spelt differently."""
-    return one == other or _comparable(one) == _comparable(other)
-
-
-def _comparable(resources: Resources) -> tuple[object, ...]:
-    """A resource's value with its lists as sets, for comparison."""
+def _holds(wanted: Resources, told: Resources) -> bool:
+    """Whether everything set in *wanted* is so in *told*; CPU lists may be spelled differently."""
     return (
-        _set(resources.cpus),
-        _set(resources.mems),
-        resources.quota,
-        resources.memory_limit,
-        tuple(sorted(resources.hugepage_limits.items())),
-        tuple(sorted(resources.unified.items())),
+        _same_list(wanted.cpus, told.cpus)
+        and _same_list(wanted.mems, told.mems)
+        and wanted.quota in (None, told.quota)
+        and wanted.memory_limit in (None, told.memory_limit)
+        and _within(wanted.hugepage_limits, told.hugepage_limits)
+        and _within(wanted.unified, told.unified)
     )
 
 
-def _set(text: str) -> object:
+def _within(wanted: Mapping[str, object], told: Mapping[str, object]) -> bool:
+    return not wanted or all(told.get(key) == value for key, value in wanted.items())
+
+
+@functools.lru_cache(maxsize=64)  # containers without claims all change from one list to another
+def _same_list(wanted: str, told: str) -> bool:
+    if not wanted or wanted == told:
+        return True
     try:
-        return CpuSet.parse(text)
+        return CpuSet.parse(wanted) == CpuSet.parse(told)
     except ValueError:
-        return text
+        return False

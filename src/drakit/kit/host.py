@@ -2,8 +2,9 @@
 
 Start order, each step only when the one before holds:
 
-1. discover the machine, make the driver, load the ledger, make the derived files true;
-2. serve health pages and the kubelet's service socket (nobody knows of it yet);
+1. discover the machine, make the driver, serve health pages;
+2. load the ledger (again and again until that succeeds), make the derived files true, and serve the
+   kubelet's service socket: calls are rejected until the next step is done;
 3. synchronise with the container runtime, and publish slices;
 4. only then create the registration socket: from now on the kubelet may send claims.
 
@@ -45,10 +46,11 @@ _LOG = logging.getLogger(__name__)
 
 DriverGauges = Callable[[Driver, Holdings], Iterable[Gauge]]
 _OTHER_INSTANCE_SECONDS: Final = 2.0
-_IN_LINE_SECONDS: Final = 10.0
-"""How long an answer to the kubelet may wait for the runtime; the kubelet waits 45 seconds."""
 _SOCKET_CHECK_SECONDS: Final = 10.0
 _SHUTDOWN_SECONDS: Final = 5.0
+_LOAD_AGAIN_SECONDS: Final = 2.0
+_RUNTIME_SECONDS: Final = 5.0
+"""How long a call waits for the runtime: it is away for a moment when instances take turns."""
 _TEND_SECONDS: Final = 10.0
 """The kubelet rewrites its cgroups on its own time, at the latest every minute for the QoS classes."""
 _PUBLISHING_SECONDS: Final = 5.0
@@ -90,17 +92,20 @@ class Host:
         self.work = Work(lambda name: self.metrics.task_failures.labels(name).inc())
         self._repeating: set[str] = set()
         self.tending = self._tending(steward) if steward is not None else None
+        self._specs = ClaimSpecs(options.cdi_dir, self.driver.cdi_kind)
         self.preparer = Preparer(
             driver=lambda: self.driver,
             offer=lambda: self.offer,
             ledger=self.ledger,
             source=source,
-            cdi=ClaimSpecs(options.cdi_dir, self.driver.cdi_kind),
+            cdi=self._specs,
             metadata=MetadataFiles(self._plugin_dir, name),
             changed=self._ledger_changed,
             provide=self.tending.provide if self.tending is not None else None,
-            in_line=self._in_line,
+            in_line=self.runtime.vacate,
             user_of=self.runtime.user_of,
+            not_ready=lambda: self.runtime.problem,
+            patience=_RUNTIME_SECONDS,
             metrics=self.metrics,
         )
         self.plugin = KubeletPlugin(
@@ -118,6 +123,7 @@ class Host:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] | None = None
         self.port: int | None = None
+        self._not_loaded: str | None = "the ledger has not been read yet"
         self.metrics.add_source(self._gauges)
         if gauges is not None:
             self.metrics.add_source(lambda: gauges(self.driver, self.ledger.holdings))
@@ -156,7 +162,7 @@ class Host:
         self._failed = asyncio.get_running_loop().create_future()
         self._handle_signals()
         try:
-            await self._start()
+            await self._start(self._failed)
             await self._failed  # settled by stop(), or by the first task that fails
         finally:
             await self._shut_down()
@@ -166,12 +172,12 @@ class Host:
         if self._failed is not None and not self._failed.done():
             self._failed.set_result(None)
 
-    async def _start(self) -> None:
-        holdings = self.ledger.load()
-        _LOG.info("ledger %s: %d claims", self.ledger.directory, len(holdings))
-        await self.preparer.restore()
+    async def _start(self, stopped: asyncio.Future[None]) -> None:
         if self._options.bind_address:
             self.port = await self._web.start(*listen_address(self._options.bind_address))
+        await self._load(stopped)
+        if stopped.done():
+            return
         await self.plugin.start_service()
         self.publisher.publish(self.offer)
         self._report_health()
@@ -192,6 +198,23 @@ class Host:
             self._spawn(work.every(self._options.rediscover_seconds, "discovery", self.rediscover))
         if self._options.verify_seconds and self._options.cgroup_root:
             self._spawn(work.every(self._options.verify_seconds, "verification", self.verify))
+
+    async def _load(self, stopped: asyncio.Future[None]) -> None:
+        """Read the ledger; while its directory cannot be used, stay alive, not ready, and try again."""
+        while not stopped.done():
+            try:
+                self.ledger.load()
+                # Before specs without a record are removed: they are evidence of a claim.
+                self.runtime.prepared_before |= self._specs.claims()
+                await self.preparer.restore()
+            except OSError as problem:
+                self._not_loaded = f"the ledger {self.ledger.directory} cannot be used: {problem}"
+                _LOG.error("%s; trying again in %g s", self._not_loaded, _LOAD_AGAIN_SECONDS)
+                await asyncio.wait({stopped}, timeout=_LOAD_AGAIN_SECONDS)
+            else:
+                self._not_loaded = None
+                break
+        _LOG.info("ledger %s: %d claims", self.ledger.directory, len(self.ledger.holdings))
 
     async def _shut_down(self) -> None:
         for task in list(self._tasks):
@@ -254,17 +277,6 @@ class Host:
             finally:
                 self._repeating.discard(name)
 
-    async def _in_line(self) -> None:
-        """Wait until containers have left what was assigned; in vain only if the runtime hangs.
-
-        An update that was pushed before the assignment may still wait in the runtime. It would be
-        applied after the claim's container was created, and give others the CPUs back.
-        """
-        task = self._spawn(self.runtime.ledger_changed())
-        _done, late = await asyncio.wait({task}, timeout=_IN_LINE_SECONDS)
-        if late:
-            _LOG.warning("the runtime has not updated containers in %g s", _IN_LINE_SECONDS)
-
     async def _promise(self, claim: Claim) -> None:
         """Make sure that a claim could be prepared here. Raises ``Refused``, or ``OSError``."""
         holdings = self.ledger.holdings
@@ -285,13 +297,18 @@ class Host:
 
     async def _notice_other_instance(self) -> None:
         """Another instance may prepare or unprepare on the same ledger: follow within seconds."""
+        unseen = self.ledger.unseen
         while True:
             await asyncio.sleep(_OTHER_INSTANCE_SECONDS)
             try:
                 changed = self.ledger.refresh()
+                if unseen - self.ledger.unseen:  # files that are understood again
+                    await self.preparer.restore()
+                    changed = True
             except OSError as problem:
                 _LOG.error("cannot read the ledger: %s", problem)
                 continue
+            unseen = self.ledger.unseen
             if changed:
                 await self.runtime.ledger_changed()
 
@@ -358,6 +375,7 @@ class Host:
             "runtime": self.runtime.problem,
             "kubelet": None if registered else self.plugin.state.error or "not registered yet",
             "slices": self.publisher.problem,
+            "checkpoint": self._not_loaded or self.ledger.problem,
             "tasks": self.work.problem,
             **binding,
         }

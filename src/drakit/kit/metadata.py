@@ -71,12 +71,15 @@ class MetadataFiles:
         return mounts
 
     def remove(self, entry: Entry) -> None:
-        """Remove the files of a claim, but not those of a later claim of the same name."""
+        """Remove the files of a claim, but not those of a later claim of the same name.
+
+        Raises ``OSError``, also for a file that cannot be read: whose it is cannot be told then.
+        """
         if not _is_named_well(entry):
             return  # it never had any
         for request in by_request(entry):
             path = self.path(entry, request)
-            if _uid_of(_read(path)) in (entry.uid, None):
+            if _uid_of(_content(path)) in (entry.uid, None):
                 atomicfile.remove_durably(path)
                 for directory in (os.path.dirname(path), self._claim_directory(entry)):
                     _remove_if_empty(directory)
@@ -186,8 +189,15 @@ def _plain(attribute: Attribute) -> Any:
 
 
 def _read(path: str) -> dict[str, Any]:
-    """The newest object of a file, or nothing when it is missing or damaged (it is derived)."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
+    """The newest object of a file, or nothing when it cannot be read: it is derived."""
+    with contextlib.suppress(OSError):
+        return _content(path)
+    return {}
+
+
+def _content(path: str) -> dict[str, Any]:
+    """The newest object of a file, or nothing when it is missing or damaged. Raises ``OSError``."""
+    with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
         with open(path, "rb") as file:
             first = msgspec.json.decode(file.readline())
         if isinstance(first, dict) and isinstance(first.get("metadata"), dict):

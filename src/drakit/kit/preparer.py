@@ -4,17 +4,26 @@ Prepare is a reconcile. The first time it asks the driver what the claim gets an
 every time, also the first, it makes the derived files true again – after a reboot the CDI directory
 is empty while the ledger is not. The order of the steps is what survives a crash: the ledger before
 the files derived from it, those before the answer; and the other way round on the way out.
+
+* **No call is answered before the runtime is synchronized**, nor while the connection to it is lost:
+  without it nobody knows which containers run, so a claim could be given back that is in use. The
+  kubelet repeats the call. That is checked at the beginning, where a call waits a few seconds because
+  a rolling update or a runtime's restart is soon over, and again under the lock: waiting for the API
+  server or the lock may take long, and nothing is awaited between that last look and the decision.
+* **Releasing never requires disk space.** Unprepare unlinks; the one file it writes may fail to be
+  written (:mod:`drakit.kit.tombstones`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Final, Protocol
 
 import msgspec
 
@@ -23,7 +32,7 @@ from drakit.core.objects import ResourceClaim
 from drakit.kit.claims import claim_for
 from drakit.kit.driver import Claim, Driver, Entry, Grant, Holdings, Mount, Offer, Refused
 from drakit.kit.exposition import Counter, Histogram
-from drakit.kit.ledger import Ledger, Transaction, entry_of
+from drakit.kit.ledger import Ledger, NotReady, Transaction, entry_of
 from drakit.kit.logs import about
 from drakit.kit.metadata import MetadataFiles, by_request
 from drakit.kit.metrics import Metrics
@@ -31,6 +40,18 @@ from drakit.kit.tombstones import Tombstones
 from drakit.wire.kubelet import ClaimError, ClaimRef, PreparedDevice, request_id
 
 _LOG = logging.getLogger(__name__)
+
+_READY_POLL_SECONDS: Final = 0.02
+_REMEDIES: Final = {
+    errno.ENOSPC: "make room on that file system",
+    errno.EDQUOT: "make room in that quota",
+    errno.EROFS: "the file system is mounted read-only, often after a disk error: see the kernel log",
+    errno.EIO: "the disk reports errors: see the kernel log",
+    errno.EMFILE: "the driver has too many files open",
+    errno.ENFILE: "the node has too many files open",
+    errno.ENOMEM: "the node is out of memory",
+    errno.EACCES: "the driver must be allowed to read and write there",
+}
 
 
 class ClaimSourceError(Exception):
@@ -76,7 +97,9 @@ class Preparer:
     ledger's lock, so that what other containers look like can follow. *provide* is awaited before a
     claim is written down, also for a repeat, and may refuse it. *in_line* is awaited before the
     kubelet is answered: until other containers have followed, as far as that is in our hands.
-    *user_of* names a container that still uses a claim (by UID), if there is one.
+    *user_of* names a container that still uses a claim (by UID), if there is one. *not_ready* says
+    what is missing before any call can be answered, ``None`` when nothing is; a call waits for that
+    at most *patience* seconds.
     """
 
     def __init__(
@@ -90,8 +113,10 @@ class Preparer:
         metadata: MetadataFiles | None = None,
         changed: Callable[[Holdings], None] | None = None,
         provide: Callable[[Entry, Holdings], Awaitable[None]] | None = None,
-        in_line: Callable[[], Awaitable[None]] | None = None,
+        in_line: Callable[[Entry], Awaitable[None]] | None = None,
         user_of: Callable[[str], str | None] = lambda uid: None,
+        not_ready: Callable[[], str | None] = lambda: None,
+        patience: float = 0.0,
         metrics: Metrics | None = None,
     ) -> None:
         self._driver = driver
@@ -104,6 +129,9 @@ class Preparer:
         self._provide = provide
         self._in_line = in_line
         self._user_of = user_of
+        self._not_ready = not_ready
+        self._patience = patience
+        self._last_told = ledger.holdings
         self._metrics = metrics
         self._tombstones = Tombstones(os.path.join(ledger.directory, ".tombstones"), ledger.boot)
         # In front of the lock between processes, which is polled: here one waits one's turn.
@@ -112,13 +140,19 @@ class Preparer:
     async def restore(self) -> None:
         """Make all derived files match the ledger; at start, before the kubelet is served.
 
-        One claim whose files cannot be written is logged and left for its next prepare.
+        Files that cannot be removed or written are logged and left, for the next start or prepare.
+        Nothing is removed that may belong to a claim whose checkpoint file is not understood now.
         """
         async with self._turn, self._ledger.transaction() as transaction:
             entries = list(transaction.holdings)
-            self._cdi.keep_only(entry.uid for entry in entries)
-            if self._metadata is not None:
-                self._metadata.keep_only(entries)
+            self._last_told = transaction.holdings
+            unseen = self._ledger.unseen
+            try:
+                self._cdi.keep_only({*transaction.holdings.entries, *unseen})
+                if self._metadata is not None and not unseen:
+                    self._metadata.keep_only(entries)
+            except OSError as problem:
+                _LOG.error("cannot remove files of claims that have ended: %s", problem)
             for entry in entries:
                 try:
                     self._derive(entry)
@@ -129,18 +163,19 @@ class Preparer:
         """See :class:`drakit.wire.kubelet.DraHandler`."""
         started = time.monotonic()
         with self._answering("prepare", claim):
+            await self._until_ready("prepared", claim, started + self._patience)
             wanted = await self._fetch(claim)
-            async with self._turn, self._ledger.transaction() as transaction:
+            async with self._changing("prepared", claim) as transaction:
                 if self._tombstones.marked_since(claim.uid, started):
                     raise Refused(
                         f"claim {claim} was unprepared while it was being prepared; "
                         f"a new call will prepare it again",
                         reason="unprepared",
                     )
-                entry = await self._settle(transaction, wanted, claim.uid)
+                entry = await self._settle(transaction, wanted, claim)
                 devices = self._derive(entry)
             if self._in_line is not None:  # without the lock: the runtime's events need the ledger
-                await self._in_line()
+                await self._in_line(entry)
             _LOG.info("prepared: %s", ", ".join(d.device for d in devices))
         return devices
 
@@ -152,22 +187,61 @@ class Preparer:
         containers run, or are just being started (seen with 1.37.1). It comes again.
         """
         with self._answering("unprepare", claim):
-            async with self._turn, self._ledger.transaction() as transaction:
+            async with self._changing("unprepared", claim) as transaction:
                 if user := self._user_of(claim.uid):
                     raise Refused(
                         f"claim {claim} is still used by {user}, which has not ended; "
                         f"it is given back when that has",
                         reason="in-use",
                     )
+                transaction.check_removable(claim.uid)
                 self._tombstones.mark(claim.uid)
                 entry = transaction.holdings.get(claim.uid)
                 self._cdi.remove(claim.uid)
                 if entry is not None and self._metadata is not None:
                     self._metadata.remove(entry)
                 known = transaction.remove(claim.uid)
-                if known:
-                    self._tell(transaction)
             _LOG.info("unprepared" if known else "unprepared: was not known here")
+
+    async def _until_ready(self, verb: str, claim: ClaimRef, deadline: float) -> None:
+        while self._not_ready() is not None:
+            if time.monotonic() >= deadline:
+                self._check_ready(verb, claim)
+            await asyncio.sleep(_READY_POLL_SECONDS)
+
+    def _check_ready(self, verb: str, claim: ClaimRef) -> None:
+        missing = self._not_ready()
+        if missing is not None:
+            raise NotReady(
+                f"claim {claim} cannot be {verb} now: {missing}; the kubelet tries again, and it "
+                f"succeeds once that is over"
+            )
+
+    @contextlib.asynccontextmanager
+    async def _changing(self, verb: str, claim: ClaimRef) -> AsyncIterator[Transaction]:
+        """A transaction in which the runtime was there when it began.
+
+        Others hear of it if the holdings are not what they last heard of. Also after a failure: the
+        change may be on disk all the same, or be another instance's.
+        """
+        deadline = time.monotonic() + self._patience
+        while True:
+            await self._until_ready(verb, claim, deadline)
+            async with self._turn, self._ledger.transaction() as transaction:
+                if self._not_ready() is not None and time.monotonic() < deadline:
+                    continue  # it went while this call waited for the lock: wait without the lock
+                self._check_ready(verb, claim)
+                try:
+                    yield transaction
+                finally:
+                    self._tell_if_changed(transaction.holdings)
+                return
+
+    def _tell_if_changed(self, holdings: Holdings) -> None:
+        if holdings is not self._last_told:
+            self._last_told = holdings
+            if self._changed is not None:
+                self._changed(holdings)
 
     @contextlib.contextmanager
     def _answering(self, verb: str, claim: ClaimRef) -> Iterator[None]:
@@ -185,7 +259,12 @@ class Preparer:
                 self._metrics.refusals.labels(part, reason.reason).inc()
             raise ClaimError(str(reason)) from reason
         except OSError as problem:
-            raise ClaimError(f"cannot {verb} claim {claim} on this node: {problem}") from problem
+            remedy = _REMEDIES.get(problem.errno or 0)
+            text = f"cannot {verb} claim {claim} on this node: {problem}"
+            _LOG.error("cannot %s: %s", verb, problem)
+            raise ClaimError(
+                f"{text}{f' ({remedy})' if remedy else ''}; the kubelet tries again"
+            ) from problem
         finally:
             if self._metrics is not None:
                 count, seconds = _instruments(self._metrics, verb)
@@ -217,8 +296,9 @@ class Preparer:
             )
         return claim_for(self._driver().name, document, claim.uid)
 
-    async def _settle(self, transaction: Transaction, wanted: Claim | None, uid: str) -> Entry:
+    async def _settle(self, transaction: Transaction, wanted: Claim | None, ref: ClaimRef) -> Entry:
         """The claim's entry in the ledger: the one it has, or a new one from the driver."""
+        uid = ref.uid
         entry = transaction.get(uid)
         if wanted is None:
             if entry is None:
@@ -229,13 +309,15 @@ class Preparer:
         else:
             if entry is not None:
                 self._release_if_rebooted(transaction, entry)
+            transaction.check_complete()
             wanted_entry = assigned(self._driver(), wanted, transaction.holdings, self._ledger.boot)
         if self._provide is not None:
-            await self._provide(wanted_entry, _others(transaction.holdings, uid))
+            await self._provide(wanted_entry, transaction.holdings.replacing(uid, None))
+            self._check_ready("prepared", ref)
         if entry is None or not _same_record(entry, wanted_entry):
             transaction.put(wanted_entry, self._offer())
-            self._tell(transaction)
             return wanted_entry
+        transaction.confirm(uid)
         return entry
 
     def _release_if_rebooted(self, transaction: Transaction, entry: Entry) -> None:
@@ -269,10 +351,6 @@ class Preparer:
                 )
         return devices
 
-    def _tell(self, transaction: Transaction) -> None:
-        if self._changed is not None:
-            self._changed(transaction.holdings)
-
 
 def assigned(driver: Driver, claim: Claim, holdings: Holdings, boot: str) -> Entry:
     """What *driver* gives the claim beside *holdings*. Raises :class:`Refused`."""
@@ -291,12 +369,6 @@ def _instruments(metrics: Metrics, verb: str) -> tuple[Counter, Histogram]:
     if verb == "prepare":
         return metrics.prepares, metrics.prepare_seconds
     return metrics.unprepares, metrics.unprepare_seconds
-
-
-def _others(holdings: Holdings, uid: str) -> Holdings:
-    """The holdings without one claim."""
-    ghosts = {each: held for each, held in holdings.ghosts.items() if each != uid}
-    return Holdings((entry for entry in holdings if entry.uid != uid), ghosts)
 
 
 def same_devices(entry: Entry, claim: Claim) -> bool:

@@ -4,16 +4,26 @@ Every instance of a driver holds a shared lock on a file in its plugin directory
 shared, because a rolling update runs two instances of one driver. It takes its own lock first and
 then looks whether a rival holds theirs. Of two rivals that start at once at least one sees the
 other, so never both serve. The kernel drops the lock when its holder dies, however it dies.
+
+A rival that does not serve may still hold things: its pods run on. Its checkpoint files tell. A file
+that is damaged, in quarantine, or written by a newer version may hold anything, so it counts. A file
+or directory that cannot be read ends the start with an error; the kubelet starts the driver again.
+
+A driver with a ledger elsewhere (``stateDir``) leaves a note in its plugin directory, with the boot it
+is of, so that its rivals find the ledger. Limits: a driver older than this leaves none, and a rival
+that cannot see the noted directory (not mounted into its container) does not start during that boot.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import glob
 import os
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Final
+
+import msgspec
 
 from drakit.core import atomicfile
 from drakit.core.filelock import is_held
@@ -21,6 +31,13 @@ from drakit.kit.ledger import boot_id, decode
 from drakit.kit.options import HostOptions
 
 LOCK: Final = "serving.lock"
+NOTES: Final = "ledgers"
+"""Directory of notes in the plugin directory: one for each ledger that is elsewhere."""
+
+
+class _Note(msgspec.Struct, frozen=True):
+    directory: str
+    boot: str
 
 
 class RivalError(ValueError):
@@ -45,6 +62,7 @@ def serving_without(options: HostOptions, driver: str, rivals: Sequence[str]) ->
         fcntl.flock(descriptor, fcntl.LOCK_SH)  # waits only while a rival looks
         for rival in rivals:
             _check(options, driver, rival)
+        _leave_note(options, driver)
         yield
     finally:
         os.close(descriptor)
@@ -58,13 +76,76 @@ def _check(options: HostOptions, driver: str, rival: str) -> None:
             f"would give them away. Remove one of the two from this node (node selectors of their "
             f"DaemonSets keep them apart)"
         )
-    left = sum(_holds(path) for path in glob.iglob(os.path.join(directory, "claims", "*.json")))
-    if left:
-        raise RivalError(
-            f"{left} claims of the driver {rival} still hold things on this node that {driver} would "
-            f"give away again. Let {rival} serve until their pods are gone (drain the node), or "
-            f"restart the node; if none of their pods runs any more, remove {directory}"
-        )
+    for ledger in _ledgers(directory):
+        left = _claims_left(ledger)
+        if left:
+            raise RivalError(
+                f"{left} claims of the driver {rival} still hold things on this node that {driver} "
+                f"would give away again (in {ledger}). Let {rival} serve until their pods are gone "
+                f"(drain the node), or restart the node; if none of their pods runs any more, remove "
+                f"{directory}" + ("" if ledger.startswith(directory) else f" and {ledger}")
+            )
+
+
+def _leave_note(options: HostOptions, driver: str) -> None:
+    """Tell later rivals where the ledger is, unless it is where they look anyway."""
+    ledger, directory = os.path.abspath(options.ledger_dir(driver)), options.plugin_dir(driver)
+    if ledger == os.path.join(directory, "claims"):
+        return
+    data = msgspec.json.encode(_Note(directory=ledger, boot=boot_id()))
+    path = os.path.join(directory, NOTES, f"{zlib.crc32(ledger.encode()):08x}.json")
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+        if file.read() == data:
+            return
+    atomicfile.ensure_directory(os.path.dirname(path))
+    atomicfile.write_atomic(path, data, 0o644)
+
+
+def _ledgers(directory: str) -> list[str]:
+    """Where the driver with that plugin directory kept claims in this boot."""
+    found = [os.path.join(directory, "claims")]
+    for name in _names(os.path.join(directory, NOTES)):
+        if name.startswith(".") or not name.endswith(".json"):
+            continue
+        path = os.path.join(directory, NOTES, name)
+        try:
+            with open(path, "rb") as file:
+                note = msgspec.json.decode(file.read(), type=_Note)
+        except ValueError as problem:
+            raise RivalError(
+                f"{path} should tell where a driver kept its claims, but is damaged ({problem}); if "
+                f"none of its pods runs any more, remove it"
+            ) from problem
+        if note.boot != boot_id():
+            continue  # no container of that boot is left
+        if not os.path.isdir(note.directory):
+            raise RivalError(
+                f"the driver of {directory} kept its claims in {note.directory}, which cannot be seen "
+                f"from here. Mount it at the same place, or restart the node; if none of its pods runs "
+                f"any more, remove {path}"
+            )
+        found.append(note.directory)
+    return found
+
+
+def _claims_left(ledger: str) -> int:
+    """How many claims hold something, or may."""
+    left = 0
+    for name in _names(ledger):
+        if name.startswith("."):
+            continue
+        if name.endswith(".json"):
+            left += _holds(os.path.join(ledger, name))
+        elif name.endswith(".json.unreadable"):
+            left += 1
+    return left
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return []
 
 
 def _holds(path: str) -> bool:
@@ -74,6 +155,6 @@ def _holds(path: str) -> bool:
             entry = decode(file.read())
     except FileNotFoundError:
         return False
-    except ValueError:
+    except (ValueError, RecursionError):  # damaged, or of a newer version
         return True  # better too careful than two tenants on one CPU
     return entry.boot_id == boot_id() and any(grant.exclusive for grant in entry.grants)

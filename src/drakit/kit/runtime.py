@@ -1,12 +1,12 @@
 """The host's side towards the container runtime: NRI events in, enforcement out.
 
-The thinking is in :mod:`drakit.kit.enforcement`; this module feeds it. It keeps one promise of its
-own: claims are served only while the runtime is synchronised (or another instance of this driver
-is), so :attr:`RuntimeHost.problem` says what stands in the way, for readiness and registration.
+Desired resources are computed in :mod:`drakit.kit.enforcement`; this module feeds it. Invariant: claims are
+served only while the runtime is synchronized (or another instance of this driver is), so
+:attr:`RuntimeHost.problem` tells what is missing, for readiness, registration and every kubelet call.
 
-Changes that come from elsewhere than the runtime – a claim ended, another instance prepared one –
-go out by the best way this runtime allows: pushed where its NRI is 0.12.1 or newer, else with the
-answer to the next event, and, where cgroups are writable, by the comparison with the kernel
+Changes that do not come from the runtime – a claim ended, another instance prepared one – go out by the
+best way this runtime allows: pushed where that is safe (:mod:`drakit.kit.pushing`), else with the answer to
+the next event, and, where cgroups are writable, by writing them directly
 (:mod:`drakit.kit.verification`).
 """
 
@@ -23,18 +23,19 @@ from drakit.core.cpuset import CpuSet
 from drakit.core.filelock import FileLock
 from drakit.kit import names
 from drakit.kit.cgroups import CgroupTree, relative_path
-from drakit.kit.driver import Driver, Refused
-from drakit.kit.enforcement import Enforcer, ForeignClaimError
+from drakit.kit.confinement import ConfinementReport, find_confined
+from drakit.kit.driver import Driver, Entry, Refused
+from drakit.kit.enforcement import Enforcer, ForeignClaimError, Known
 from drakit.kit.ledger import Ledger
 from drakit.kit.logs import about
 from drakit.kit.metrics import Gauge, Metrics
-from drakit.kit.names import claims_shown
 from drakit.kit.options import HostOptions
 from drakit.kit.preparer import ClaimSource, ClaimSourceError
-from drakit.kit.verification import count_found, find_drift, write_directly
+from drakit.kit.pushing import Pusher
+from drakit.kit.verification import count_found, find_drift, find_intruders, write_directly
 from drakit.wire.nri.handler import Cause, Disconnect, Handler, Refusal, RuntimeInfo
 from drakit.wire.nri.options import PluginOptions
-from drakit.wire.nri.plugin import NriPlugin, PushFailedError, PushRefusedError
+from drakit.wire.nri.plugin import NriPlugin
 from drakit.wire.nri.values import Adjustment, Container, Pod, Resources, Update
 from drakit.wire.nri.versions import PINNING_EVENTS, Event
 
@@ -42,6 +43,11 @@ _LOG = logging.getLogger(__name__)
 _STANDBY_POLL = 0.1
 _WITNESS_SECONDS = 1.0
 """How long the API server may take to confirm a pod; the runtime waits two seconds in all."""
+_DENIAL_SECONDS = 5.0
+"""How long a "not reserved" of the API server counts: a forged variable must not slow every event."""
+_MOST_DENIALS = 1000
+_VACATE_SECONDS = 3.0
+"""How long a prepare waits for containers to leave the claim's CPUs; after that the kubelet retries."""
 T = TypeVar("T")
 
 EVENTS = PINNING_EVENTS | {Event.RUN_POD_SANDBOX, Event.STOP_POD_SANDBOX}
@@ -77,9 +83,12 @@ class RuntimeHost(Handler):
                 index=options.nri_index,
                 socket_path=options.nri_socket,
                 events=EVENTS,
-                variables=(names.MARKER_PREFIX,),
+                variables=(names.MARKER_PREFIX, names.LEGACY_PREFIX),
             ).with_environment(os.environ)
         )
+        self.pusher = Pusher(self.plugin, self.enforcer, metrics)
+        self.prepared_before: frozenset[str] = frozenset()
+        """UIDs of claims with a CDI spec at start: evidence of a claim even if its record is lost."""
         self.tend: Callable[[], Awaitable[None]] | None = None
         """What else follows a change of pods (:mod:`drakit.kit.tending`), before the answer."""
         self.settled = asyncio.Event()
@@ -87,8 +96,9 @@ class RuntimeHost(Handler):
         self._standby = False
         self._synchronised = False
         self._last_end: Disconnect | None = None
-        self._pushing = asyncio.Lock()
+        self._denied: dict[tuple[str, str], float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._confinement = ConfinementReport(metrics)
         metrics.add_source(self._gauges)
 
     # -- life ----------------------------------------------------------------------------------------
@@ -139,34 +149,110 @@ class RuntimeHost(Handler):
 
     async def ledger_changed(self) -> None:
         """The ledger changed: bring all containers in line, by the best way there is."""
+        if self._synchronised:  # else synchronizing will do it
+            await self.pusher.push()
+
+    async def vacate(self, entry: Entry) -> None:
+        """Before a prepare is answered: take all other containers off the claim's CPUs.
+
+        First in the kernel, where cgroups can be written, then through the runtime. Waits for updates
+        that are on their way and would bring a container back. Raises :class:`Refused` if that takes too
+        long; the claim stays prepared, and the kubelet calls again.
+        """
+        own = entry.exclusive("cpu")
         if not self._synchronised:
-            return  # synchronising will do it
-        async with self._pushing:
-            while await self._push_once():
-                pass
+            return
+        self._spawn(self.ledger_changed())
+        if not own:
+            return
+        left = self._evict(own, self._others_on(own, entry.uid))
+        stale = self.pusher.stale(own)
+
+        def clear() -> bool:
+            return not self.pusher.stale(own) and not any(self._allows(each, own) for each in left)
+
+        if self.pusher.possible and not await self.pusher.wait_until(clear, _VACATE_SECONDS):
+            raise Refused(
+                f"{entry} is prepared, but the container runtime has not moved other containers off its "
+                f"CPUs {own} within {_VACATE_SECONDS:g} s; the kubelet tries again",
+                reason="runtime-busy",
+            )
+        self._evict(own, stale)
+
+    def _others_on(self, cpus: CpuSet, claim_uid: str) -> list[str]:
+        """Containers that may use some of *cpus*, except those of the claim itself."""
+        users = {known.reported.id for known in self.enforcer.users_of(claim_uid)}
+        return [
+            each
+            for each in self.enforcer.containers
+            if each not in users and self._allows(each, cpus)
+        ]
+
+    def _allows(self, container_id: str, cpus: CpuSet) -> bool:
+        """Whether the container may use any of *cpus*, as far as the runtime has confirmed."""
+        if container_id not in self.enforcer.containers:
+            return False
+        allowed = self.enforcer.allowed(container_id)
+        return allowed is None or bool(allowed & cpus) or self.pusher.is_in_flight(container_id)
+
+    def _evict(self, cpus: CpuSet, container_ids: Sequence[str]) -> list[str]:
+        """Write the desired CPUs of containers into their cgroups; returns where that failed."""
+        if not self._options.cgroup_root:
+            return list(container_ids)
+        tree, left = CgroupTree(self._options.cgroup_root), []
+        for container_id in container_ids:
+            known = self.enforcer.containers.get(container_id)
+            path = relative_path(known.reported.cgroups_path) if known is not None else None
+            shape = self.enforcer.settled_shape(known) if known is not None else None
+            if path is None or shape is None or shape.cpus is None or shape.cpus & cpus:
+                continue
+            try:
+                tree.write("cpuset", path, "cpuset.cpus", str(shape.cpus))
+            except FileNotFoundError:
+                continue  # it ended, or does not run yet: then its start looks again
+            except OSError as problem:
+                _LOG.warning("cannot write cpuset of container %s: %s", container_id, problem)
+                left.append(container_id)
+        return left
 
     def user_of(self, claim_uid: str) -> str | None:
         """A container that has not ended and was created with a claim, in words; None without one."""
         tree = CgroupTree(self._options.cgroup_root) if self._options.cgroup_root else None
         if self._standby:
-            return self._seen_on(claim_uid, tree) if tree is not None else None
+            return self._seen_on(claim_uid, tree)
         for known in self.enforcer.users_of(claim_uid):
-            path = relative_path(known.reported.cgroups_path)
-            # Its end may not have been told yet, or never was.
-            ended = known.ran and tree is not None and path and not tree.populated(path)
-            if not ended:
+            if not self._has_ended(known, tree):
                 return f"{known.reported} of {known.pod}"
         return None
 
-    def _seen_on(self, claim_uid: str, tree: CgroupTree) -> str | None:
+    def _has_ended(self, known: Known, tree: CgroupTree | None) -> bool:
+        """Whether the kernel shows that a container ended: its end may be reported late, or never.
+
+        One that has not run counts only if its sandbox was stopped: else it may be about to start.
+        """
+        path = relative_path(known.reported.cgroups_path)
+        if tree is None or path is None:
+            return False
+        over = known.ran or self.enforcer.pod_has_stopped(known.pod)
+        return over and not tree.populated(path)
+
+    def _seen_on(self, claim_uid: str, tree: CgroupTree | None) -> str | None:
         """The same by the kernel alone: an instance that stands by is not told of containers."""
-        entry = self._ledger.holdings.get(claim_uid)
-        own = entry.exclusive("cpu") if entry is not None else CpuSet()
-        for pod in entry.consumers if entry is not None and own else ():
-            for path in tree.containers_of(pod):
-                cpuset = tree.cpuset(path)
-                if cpuset and cpuset.cpus and cpuset.cpus <= own and tree.populated(path):
-                    return f"{os.path.basename(path)} of pod {pod}"
+        holdings = self._ledger.holdings
+        entry = holdings.get(claim_uid)
+        held = holdings.ghosts.get(claim_uid)
+        if entry is None and held is None:
+            return None
+        own = entry.exclusive("cpu") if entry is not None else CpuSet.union((held or {}).values())
+        if not own:
+            unknown = "a container that cannot be ruled out (the claim's record is unreadable)"
+            return None if entry is not None else unknown
+        if tree is None:
+            return "a container that cannot be ruled out (cgroupRoot is not set, another instance serves)"
+        for path in tree.all_containers():
+            cpuset = tree.cpuset(path)
+            if cpuset and cpuset.cpus and cpuset.cpus <= own and tree.populated(path):
+                return f"container {os.path.basename(path)}"
         return None
 
     async def verify(self, container_ids: Sequence[str] | None = None) -> None:
@@ -174,6 +260,8 @@ class RuntimeHost(Handler):
         if not self._synchronised or not self._options.cgroup_root:
             return
         tree = CgroupTree(self._options.cgroup_root)
+        if container_ids is None:
+            self._confinement.update(find_confined(self.enforcer, tree))
         drifts = find_drift(self.enforcer, tree, container_ids)
         if not drifts:
             return
@@ -182,37 +270,6 @@ class RuntimeHost(Handler):
         await self.ledger_changed()
         left = [d for d in find_drift(self.enforcer, tree, container_ids) if d in drifts]
         write_directly(left, tree, self._metrics)
-
-    async def _push_once(self) -> bool:
-        """Push what is to change; says whether an event's answer came between and it must be redone.
-
-        A pushed update waits in the runtime while an event is handled, so it may be applied after
-        the answer to that event although it is older: then it would undo what the answer said.
-        """
-        runtime = self.plugin.runtime
-        if runtime is None or not runtime.features.unsolicited_updates:
-            return False  # the next event's answer carries it
-        updates = self.enforcer.settle()
-        if not updates:
-            return False
-        containers = self.enforcer.containers
-        said = {each.container_id: containers[each.container_id].told for each in updates}
-        try:
-            await self.plugin.push(updates)
-        except PushFailedError as problem:
-            self.enforcer.untold(problem.failed)
-            _LOG.warning("%s; it will be tried again", problem)
-            return False
-        except PushRefusedError as problem:
-            self.enforcer.untold(said)
-            _LOG.info("%s", problem)
-            return False
-        self._metrics.container_updates.labels("pushed").inc(len(updates))
-        overtaken = [
-            c for c, told in said.items() if c in containers and containers[c].told != told
-        ]
-        self.enforcer.untold(overtaken)
-        return bool(overtaken)
 
     # -- events of the runtime ---------------------------------------------------------------------------
 
@@ -250,9 +307,10 @@ class RuntimeHost(Handler):
 
         async def work() -> Sequence[Update]:
             self._ledger.refresh()
-            updates = self.enforcer.synchronize(pods, containers)
-            if self._hold_for_lost():
-                updates = [*updates, *self.enforcer.settle()]
+            self.enforcer.take_over(pods, containers)
+            self._look_at_kernel()
+            self._hold_for_lost()
+            updates = self.enforcer.settle()
             self._synchronised = True
             self.settled.set()
             self._tend_later()
@@ -265,7 +323,7 @@ class RuntimeHost(Handler):
                 len(updates),
                 len(self.enforcer.conflicts()),
             )
-            return _last_per_container(updates)
+            return updates
 
         return await self._timed("synchronize", work())
 
@@ -276,7 +334,11 @@ class RuntimeHost(Handler):
             self._ledger.refresh()
             answer = await self._vouching(lambda: self.enforcer.create(pod, container))
             self._count_updates(answer.updates)
-            await self._tend()
+            try:
+                await self._tend()
+            except asyncio.CancelledError:
+                self.undelivered(answer)
+                raise
             return answer
 
         return await self._timed("create", work(), pod, container)
@@ -300,6 +362,8 @@ class RuntimeHost(Handler):
         async def work() -> Sequence[Update]:
             self._ledger.refresh()
             updates = self.enforcer.stopped(container.id)
+            if self._release_ended():
+                updates = [*updates, *self.enforcer.settle()]
             self._tend_later()
             return self._counted(updates)
 
@@ -311,6 +375,9 @@ class RuntimeHost(Handler):
         async def work() -> None:
             missed = self.enforcer.started(pod, container)
             self._ledger.refresh()
+            known = self.enforcer.containers[container.id]
+            if known.shows_claims:  # never start one that could not be created as it is now
+                await self._vouching(lambda: self.enforcer.shape_of(known))
             self._make_room(container.id)
             if not missed:
                 return
@@ -341,19 +408,32 @@ class RuntimeHost(Handler):
     async def removed(self, pod: Pod, container: Container) -> None:
         """A container is gone for good."""
         self._metrics.contact("runtime")
-        self.enforcer.containers.pop(container.id, None)
+        self.enforcer.removed(container.id)
+        self._release_ended()
 
     async def pod_started(self, pod: Pod) -> None:
         """A pod's sandbox runs."""
         self._metrics.contact("runtime")
-        self.enforcer.pods[pod.id] = pod
+        self.enforcer.pod_started(pod)
         await self._tend()
+
+    async def pod_stopped(self, pod: Pod) -> None:
+        """A pod's sandbox was stopped: it keeps only the claims that its containers still use."""
+        self._metrics.contact("runtime")
+        self.enforcer.pod_stopped(pod)
 
     async def pod_removed(self, pod: Pod) -> None:
         """A pod's sandbox is gone."""
         self._metrics.contact("runtime")
         self.enforcer.pod_removed(pod.id)
+        self._release_ended()
         self._tend_later()
+
+    def undelivered(self, answer: Adjustment | Sequence[Update]) -> None:
+        """The runtime did not get an answer in time: its updates were not applied."""
+        updates = answer.updates if isinstance(answer, Adjustment) else answer
+        self.enforcer.untold(update.container_id for update in updates)
+        self._spawn(self.ledger_changed())
 
     # -- inside ------------------------------------------------------------------------------------------
 
@@ -377,12 +457,7 @@ class RuntimeHost(Handler):
         tree = CgroupTree(self._options.cgroup_root)
         drifts = find_drift(self.enforcer, tree, [container_id])
         if cpus := self.enforcer.exclusive_cpus(container_id):
-            others = [each for each in self.enforcer.containers if each != container_id]
-            drifts += [
-                drift
-                for drift in find_drift(self.enforcer, tree, others)
-                if drift.file == "cpuset.cpus" and (drift.found is None or drift.found & cpus)
-            ]
+            drifts += find_intruders(self.enforcer, tree, cpus, besides=container_id)
         if drifts:
             count_found(drifts, self._metrics)
             write_directly(drifts, tree, self._metrics)
@@ -414,19 +489,20 @@ class RuntimeHost(Handler):
                 if pair in asked or not await self._is_reserved(problem):
                     raise
                 asked.add(pair)
-                self.enforcer.vouched.add(pair)
+                self.enforcer.confirm(*pair)
 
     async def _vouch_for_strangers(self) -> None:
         """Confirm pods met at synchronisation, then serve their containers."""
         for problem in self.enforcer.strangers():
             if await self._is_reserved(problem):
-                self.enforcer.vouched.add((problem.entry.uid, problem.pod_uid))
+                self.enforcer.confirm(problem.entry.uid, problem.pod_uid)
         await self.ledger_changed()
 
     async def _is_reserved(self, problem: ForeignClaimError) -> bool:
         """Whether the API server says that the claim is reserved for the pod; False if it is silent."""
-        entry = problem.entry
-        if self._source is None:
+        entry, pair = problem.entry, (problem.entry.uid, problem.pod_uid)
+        now = time.monotonic()
+        if self._source is None or now - self._denied.get(pair, -_DENIAL_SECONDS) < _DENIAL_SECONDS:
             return False
         try:
             async with asyncio.timeout(_WITNESS_SECONDS):
@@ -434,9 +510,14 @@ class RuntimeHost(Handler):
         except (ClaimSourceError, TimeoutError) as silent:
             _LOG.warning("cannot tell whether %s is reserved for the pod: %s", entry, silent)
             return False
-        if document is None or document.metadata.uid != entry.uid:
-            return False
-        return any(each.uid == problem.pod_uid for each in document.status.reserved_for)
+        same = document is not None and document.metadata.uid == entry.uid
+        reserved_for = document.status.reserved_for if document is not None and same else ()
+        if any(each.uid == problem.pod_uid for each in reserved_for):
+            return True
+        if len(self._denied) >= _MOST_DENIALS:
+            self._denied.clear()
+        self._denied[pair] = now
+        return False
 
     async def _timed(
         self,
@@ -475,21 +556,44 @@ class RuntimeHost(Handler):
         if updates:
             self._metrics.container_updates.labels("answered").inc(len(updates))
 
-    def _hold_for_lost(self) -> bool:
+    def _look_at_kernel(self) -> None:
+        """Take CPUs from the kernel where the runtime reports what containers were created with."""
+        runtime = self.plugin.runtime
+        if runtime is None or runtime.features.reports_current_resources:
+            return
+        tree = CgroupTree(self._options.cgroup_root) if self._options.cgroup_root else None
+        for container_id, known in self.enforcer.containers.items():
+            path = relative_path(known.reported.cgroups_path)
+            files = tree.cpuset(path) if tree is not None and path is not None else None
+            if files is None or files.cpus is None:
+                self.enforcer.untold([container_id])
+            else:
+                self.enforcer.observed(container_id, str(files.cpus), str(files.mems or ""))
+
+    def _hold_for_lost(self) -> None:
         """Keep the CPUs of containers that run on a claim whose record is damaged or gone.
 
-        The device or marker they were created with names the claim; its CPUs must not be given to
-        others before the kubelet says that the claim has ended. Says whether there are any.
+        They must not be given to others before these containers have ended. What counts as evidence of
+        such a claim is not in the workload's hands: see :meth:`Enforcer.orphaned`.
         """
-        kind, held = self._driver().cdi_kind, False
-        for known in self.enforcer.containers.values():
-            reported = known.reported
-            for uid in claims_shown(kind, reported.cdi_devices, reported.env):
-                if self._ledger.holdings.get(uid) is None and reported.resources.cpus:
-                    cpus = CpuSet.parse(reported.resources.cpus)
-                    self._ledger.hold_for_ghost(uid, "cpu", cpus)
-                    held = True
-        return held
+        tree = CgroupTree(self._options.cgroup_root) if self._options.cgroup_root else None
+        prepared = self.prepared_before | self._ledger.unreadable.keys()
+        lost = self.enforcer.orphaned(prepared, lambda known: self._has_ended(known, tree))
+        for uid, cpus in lost.items():
+            _LOG.warning(
+                "claim %s has no readable record; CPUs %s are held for its containers", uid, cpus
+            )
+        self._ledger.hold_for_running({uid: {"cpu": cpus} for uid, cpus in lost.items()})
+
+    def _release_ended(self) -> bool:
+        """Stop holding CPUs for lost claims whose last container ended; says whether there were any."""
+        held = self._ledger.held_for_running
+        if not held:
+            return False
+        shown = self.enforcer.shown_claims()
+        return self._ledger.hold_for_running(
+            {uid: what for uid, what in held.items() if uid in shown}
+        )
 
     def _gauges(self) -> list[Gauge]:
         claimed = sum(1 for k in self.enforcer.containers.values() if k.reported.cdi_devices)
@@ -505,8 +609,3 @@ class RuntimeHost(Handler):
                 len(self.enforcer.conflicts()),
             ),
         ]
-
-
-def _last_per_container(updates: Sequence[Update]) -> list[Update]:
-    """At most one update per container: a second would make the runtime refuse them all."""
-    return list({update.container_id: update for update in updates}.values())

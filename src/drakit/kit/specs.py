@@ -37,6 +37,10 @@ class ClaimSpecs:
         """Remove the claim's spec if there is one, durably. Raises ``OSError``."""
         self._directory.remove(uid)
 
+    def claims(self) -> frozenset[str]:
+        """UIDs of all claims that have a spec here, also of the Go driver's. Raises ``OSError``."""
+        return frozenset(uid.removeprefix("claim-") for uid in self._directory.entries())
+
     def keep_only(self, uids: Iterable[str]) -> None:
         """Remove the specs of all claims but *uids*, and what a crash left. Raises ``OSError``.
 
@@ -45,7 +49,7 @@ class ClaimSpecs:
         """
         wanted = set(uids)
         self._directory.clean()
-        for uid in self._directory.entries():
+        for uid in self._directory.ids():
             if uid not in wanted and not uid.startswith("claim-"):
                 self._directory.remove(uid)
 

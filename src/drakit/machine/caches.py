@@ -1,8 +1,8 @@
 """Caches of all levels, and the last-level cache of every CPU.
 
-A cache is its set of CPUs (``shared_cpu_list``, or ``shared_cpu_map`` on old kernels) at one level
-and of one kind. Only the lowest CPU of each core is asked; a cache that was described by an earlier
-CPU is not read again.
+A cache is its set of CPUs (``shared_cpu_list``, or ``shared_cpu_map`` on old kernels and where the list
+is damaged) at one level and of one kind. Only the lowest CPU of each core is asked; a cache that was
+described by an earlier CPU is not read again.
 """
 
 from __future__ import annotations
@@ -93,7 +93,9 @@ class _Survey:
     def _take(self, cpu: int, leader: int, core: CpuSet, index: int) -> bool:
         """Note the cache of *core* that *cpu* has at *index*; false if there is none."""
         place = f"{CPU}/cpu{cpu}/cache/index{index}/"
-        shared = self._reader.cpus(place + "shared_cpu_list", place + "shared_cpu_map")
+        shared = self._reader.cpus_around(
+            cpu, f"/cache/index{index}", "shared_cpu_list", "shared_cpu_map"
+        )
         if shared is None or (shared and cpu not in shared):
             if shared is None and not self._reader.exists(place):
                 return False

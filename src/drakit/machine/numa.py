@@ -34,6 +34,7 @@ def read_nodes(reader: Reader, states: CpuStates, topology: Topology) -> tuple[N
     members = _Members(reader, states, topology)
     for node in ids:
         members.take_list(node)
+    members.place_unlisted(ids)
     members.place_others()
     nodes = sorted({*ids, *members.cpus})
     alone = len(nodes) == 1
@@ -95,8 +96,20 @@ class _Members:
             )
         self._place(node, (listed & self._states.known) - self._placed)
 
+    def place_unlisted(self, nodes: Iterable[int]) -> None:
+        """Place online CPUs that no node's list names by the nodes' masks."""
+        for node in nodes if self._states.online - self._placed else ():
+            place = f"{NODE}/node{node}"
+            mask = self._reader.cpu_mask(f"{place}/cpumap")
+            missing = (self._states.online - self._placed) & (mask or EMPTY)
+            if missing:
+                self._reader.doubts.note(
+                    f"{place}/cpulist", f"does not name CPUs {missing}; cpumap does and is believed"
+                )
+                self._place(node, missing)
+
     def place_others(self) -> None:
-        """Place CPUs that no node lists: offline ones, and those of damaged files."""
+        """Place CPUs that no node names: offline ones, and those of damaged files."""
         for cpu in self._states.known - self._placed:
             nodes = self._reader.numbered(f"{CPU}/cpu{cpu}", "node", _MAX_NODES)
             if nodes:

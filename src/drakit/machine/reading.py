@@ -168,9 +168,35 @@ class Reader:
         return self._masks[text]
 
     def cpus(self, list_path: str, mask_path: str) -> CpuSet | None:
-        """A set of CPUs from its list file or, where that is missing or bad, its mask file."""
+        """A set of CPUs from its list file or, where that is missing, bad or empty, its mask file."""
         found = self.cpu_list(list_path)
-        return self.cpu_mask(mask_path) if found is None else found
+        if found:
+            return found
+        other = self.cpu_mask(mask_path)
+        if found is not None and other:
+            self.doubts.note(list_path, f"names no CPU, {_name(mask_path)} does and is believed")
+        return found if other is None else other
+
+    def cpus_around(self, cpu: int, place: str, list_name: str, mask_name: str) -> CpuSet | None:
+        """A set that *cpu* belongs to, from two files below its own directory.
+
+        The mask is read where the list is missing, bad, or does not name the CPU itself. The answer
+        is a set without the CPU only if neither file names it.
+        """
+        directory = f"{_CPU_DIRECTORY}{cpu}{place}/"
+        found = self.cpu_list(directory + list_name)
+        if found is not None and cpu in found:
+            return found
+        other = self.cpu_mask(directory + mask_name)
+        if other is None or cpu not in other:
+            return found or other
+        if found is not None:
+            self.doubts.note_cpu(
+                cpu,
+                f"{place}/{list_name}",
+                f"does not name the CPU itself; {mask_name} does and is believed",
+            )
+        return other
 
     def names(self, path: str) -> list[str]:
         """The entries of a directory, sorted; none when it is missing or unreadable."""
@@ -229,6 +255,10 @@ def parse_number(text: str) -> int | None:
 def shown(text: str) -> str:
     """A short, printable form of a file's content for messages."""
     return repr(text if len(text) <= 40 else text[:37] + "…")
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def _reason(error: OSError | ValueError) -> str:

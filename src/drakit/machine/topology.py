@@ -78,23 +78,29 @@ class _Survey:
     # -- files ------------------------------------------------------------------------------
 
     def _claim(self, cpu: int, names: Names) -> CpuSet | None:
-        """The set of online CPUs that *cpu* names, itself included."""
+        """The set of online CPUs that *cpu* names, itself included, by the first file that does."""
         place = f"{CPU}/cpu{cpu}/topology/"
         start = self._first_choice.get(names, 0)
+        wrong: list[str] = []
         for step in range(2 * len(names)):
             choice = (start + step) % (2 * len(names))
             name = names[choice // 2][choice % 2]
             found = (self._reader.cpu_mask if choice % 2 else self._reader.cpu_list)(place + name)
             if found is None:
                 continue
-            self._first_choice.setdefault(names, choice)
             if cpu in found:
+                self._first_choice.setdefault(names, choice)
+                self._doubt_others(cpu, wrong, f"{name} does and is believed")
                 return found if found <= self._online else found & self._online
-            self._reader.doubts.note_cpu(
-                cpu, f"/topology/{name}", "does not name the CPU itself; not believed"
-            )
-            return None
+            wrong.append(name)
+        self._doubt_others(cpu, wrong[:1], "not believed")
         return None
+
+    def _doubt_others(self, cpu: int, wrong: Iterable[str], outcome: str) -> None:
+        for name in wrong:
+            self._reader.doubts.note_cpu(
+                cpu, f"/topology/{name}", f"does not name the CPU itself; {outcome}"
+            )
 
     def _claims(self, names: Names, ids: Mapping[int, Hashable | None]) -> dict[int, CpuSet | None]:
         """What cores say about the part they belong to.

@@ -15,6 +15,7 @@ class FakeContainer:
 
     def __init__(self, value: Container, directory: str | None) -> None:
         self.value = value
+        self._created_with = value.resources
         self._directory = directory
 
     @property
@@ -62,6 +63,10 @@ class FakeContainer:
             self.value, resources=resources.over(self.value.resources)
         )
         self.mirror()
+
+    def forget_updates(self) -> None:
+        """Report what it was created with from now on; the mirrored cgroup stays as it is."""
+        self.value = msgspec.structs.replace(self.value, resources=self._created_with)
 
     def become(self, state: State, pid: int = 0) -> None:
         """Reach the next state of its life."""

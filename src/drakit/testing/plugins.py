@@ -33,7 +33,7 @@ from drakit.wire.nri.mux import PLUGIN_SERVICE, RUNTIME_SERVICE
 from drakit.wire.nri.session import Code, Request, Session, StatusError
 from drakit.wire.nri.trunk import Trunk
 from drakit.wire.nri.values import Container, Pod, Update, update_from
-from drakit.wire.nri.versions import Event, Features
+from drakit.wire.nri.versions import Event
 
 _PLUGIN_NAME: Final = re.compile(r"[A-Za-z0-9_.+-]+")
 _PLUGIN_INDEX: Final = re.compile(r"[0-9]{2}", re.ASCII)
@@ -105,7 +105,6 @@ class Roster:
         self.request_timeout = request_timeout
         self.registration_timeout = registration_timeout
         self.message_limit = message_limit
-        self.features = Features.of(release.nri)
         self.calls: deque[CallRecord] = deque(maxlen=100_000)
         self.drops: list[str] = []
         self.connections = 0
@@ -203,9 +202,9 @@ class Roster:
         )
         payload = await self._call(peer, call, self.request_timeout)
         mask = nri_pb2.ConfigureResponse.FromString(payload).events
-        if mask & ~self.features.known_events:
+        if mask & ~self.release.knows_events:
             raise StatusError(Code.INVALID_ARGUMENT, f"invalid plugin events 0x{mask:x}")
-        peer.mask = mask or self.features.known_events
+        peer.mask = mask or self.release.knows_events
 
     async def _synchronise(self, peer: ConnectedPlugin) -> None:
         deadline = time.monotonic() + self.request_timeout
@@ -287,7 +286,7 @@ class Roster:
         updates = [
             update_from(each) for each in nri_pb2.UpdateContainersRequest.FromString(payload).update
         ]
-        if not self.features.unsolicited_updates and self.lock.locked():
+        if not self.release.bears_unsolicited_updates and self.lock.locked():
             self.wedged = True
         if self.wedged:
             await asyncio.get_running_loop().create_future()  # for ever, as the real one

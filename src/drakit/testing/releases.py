@@ -10,11 +10,61 @@ from drakit.wire.nri.versions import NriVersion
 
 
 class Release(msgspec.Struct, frozen=True):
-    """A runtime release and the NRI it has."""
+    """A runtime release and the NRI it has.
+
+    What a release does is stated here once more, independently of the table the drivers use
+    (:mod:`drakit.wire.nri.versions`): a wrong row there must make a test fail, not agree with its double.
+    The end-to-end tests compare these statements with the real runtimes.
+    """
 
     name: str
     version: str
     nri: NriVersion
+
+    @property
+    def is_crio(self) -> bool:
+        """Whether this is CRI-O, which shares the NRI library with containerd but little else."""
+        return self.name == "cri-o"
+
+    @property
+    def reports_cdi_devices(self) -> bool:
+        """Whether plugins see CDI device names: containerd from 2.3 on, CRI-O up to 1.37 never."""
+        return not self.is_crio and self.nri >= (0, 12)
+
+    @property
+    def bears_unsolicited_updates(self) -> bool:
+        """Whether an unsolicited update may meet an event; earlier ones deadlock."""
+        return self.nri >= (0, 12, 1)
+
+    @property
+    def knows_events(self) -> int:
+        """The mask of all events it accepts in a registration."""
+        return 0x3FFF if self.nri >= (0, 10) else 0x7FF
+
+    @property
+    def copies_pod_annotations(self) -> bool:
+        """Whether containers carry their pod's annotations."""
+        return self.is_crio
+
+    @property
+    def forgets_updates(self) -> bool:
+        """Whether it reports, after a restart, what containers were created with."""
+        return self.is_crio
+
+    @property
+    def undoes_rejected_creation(self) -> bool:
+        """Whether plugins hear of the stop and removal of a container that a plugin rejected."""
+        return not self.is_crio
+
+    @property
+    def heeds_start_errors(self) -> bool:
+        """Whether a container does not start when a plugin returns an error for its start."""
+        return not self.is_crio
+
+    @property
+    def container_cgroup_prefix(self) -> str:
+        """What precedes a container's ID in the name of its cgroup (cgroupfs driver)."""
+        return "crio-" if self.is_crio else ""
 
     @property
     def says_its_nri_version(self) -> bool:
@@ -55,7 +105,10 @@ CONTAINERD_2_0: Final = Release("containerd", "v2.0.2", NriVersion(0, 8))
 CONTAINERD_2_2: Final = Release("containerd", "v2.2.1", NriVersion(0, 11))
 CONTAINERD_2_3: Final = Release("containerd", "v2.3.0", NriVersion(0, 12))
 CONTAINERD_2_4: Final = Release("containerd", "v2.4.0", NriVersion(0, 12, 2))
+CRIO_1_33: Final = Release("cri-o", "1.33.4", NriVersion(0, 9))
 CRIO_1_34: Final = Release("cri-o", "1.34.1", NriVersion(0, 10))
+CRIO_1_36: Final = Release("cri-o", "1.36.3", NriVersion(0, 11))
+CRIO_1_37: Final = Release("cri-o", "1.37.0", NriVersion(0, 12))
 
 EVERY_RELEASE: Final = (
     CONTAINERD_1_7,
@@ -63,5 +116,8 @@ EVERY_RELEASE: Final = (
     CONTAINERD_2_2,
     CONTAINERD_2_3,
     CONTAINERD_2_4,
+    CRIO_1_33,
     CRIO_1_34,
+    CRIO_1_36,
+    CRIO_1_37,
 )

@@ -152,6 +152,9 @@ class FakeRuntime:
         As with containerd, the end of pods from before is not told to plugins any more.
         """
         await self.down()
+        if self.release.forgets_updates:
+            for container in self.containers.values():
+                container.forget_updates()
         await self.up()
 
     async def launch(self) -> int:
@@ -295,14 +298,16 @@ class FakeRuntime:
             labels={"io.kubernetes.container.name": name},
             env=injected,
             cdi_devices=tuple(cdi_devices),
-            cgroups_path=f"{pod.cgroup_parent}/{id_}",
+            annotations=dict(pod.annotations) if self.release.copies_pod_annotations else {},
+            cgroups_path=f"{pod.cgroup_parent}/{self.release.container_cgroup_prefix}{id_}",
             resources=resources,
         )
         async with self._roster.lock:
             try:
                 merger = await self._consult(pod, draft)
             except (StatusError, PluginConflictError) as problem:
-                await self._undo(pod, draft)
+                if self.release.undoes_rejected_creation:
+                    await self._undo(pod, draft)
                 raise RuntimeFailure(str(problem)) from problem
             value = msgspec.structs.replace(merger.target, state=State.CREATED)
             container = FakeContainer(value, self._directory(value))
@@ -322,7 +327,8 @@ class FakeRuntime:
             name=name,
             state=State.CREATED,
             env=tuple(env),
-            cgroups_path=f"{pod.cgroup_parent}/{id_}",
+            annotations=dict(pod.annotations) if self.release.copies_pod_annotations else {},
+            cgroups_path=f"{pod.cgroup_parent}/{self.release.container_cgroup_prefix}{id_}",
             resources=resources,
         )
         self.containers[id_] = FakeContainer(value, self._directory(value))
@@ -339,8 +345,9 @@ class FakeRuntime:
             try:
                 await self._roster.tell(self._about(Event.START_CONTAINER, container))
             except RuntimeFailure:
-                container.unmirror()
-                raise
+                if self.release.heeds_start_errors:
+                    container.unmirror()
+                    raise
             container.become(State.RUNNING, 20_000 + next(self._numbers))
             await self._roster.mention(self._about(Event.POST_START_CONTAINER, container))
 
@@ -481,7 +488,7 @@ class FakeRuntime:
 
     def _seen(self, container: Container) -> Container:
         """The container as this release shows it to plugins."""
-        if self._roster.features.reports_cdi_devices:
+        if self.release.reports_cdi_devices:
             return container
         return msgspec.structs.replace(container, cdi_devices=())
 

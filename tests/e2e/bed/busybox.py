@@ -11,7 +11,7 @@ import tarfile
 from pathlib import Path
 
 IMAGE = "drakit.test/busybox:1"
-# containerd looks the sandbox image up by this name; it is the same image.
+# The runtime looks the sandbox image up by this name; it is the same image.
 SANDBOX_IMAGE = "drakit.test/pause:1"
 
 

@@ -235,7 +235,7 @@ class Cluster:
         """The runtime's id of a container of a running pod (its first one by default)."""
         for status in pod["status"]["containerStatuses"]:
             if container in ("", status["name"]):
-                return str(status["containerID"].removeprefix("containerd://"))
+                return str(status["containerID"].partition("://")[2])
         raise KeyError(f"pod {pod['metadata']['name']} has no container {container!r}")
 
     def node_of(self, pod: Manifest) -> Node:

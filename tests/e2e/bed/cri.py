@@ -19,11 +19,15 @@ from grpclib.client import Channel, UnaryUnaryMethod
 from tests.e2e.proto import cri_pb2 as cri
 
 from .busybox import IMAGE
-from .node import CONTAINERD_SOCKET, Node
+from .guest import Guest
+from .node import Node
 
 T = TypeVar("T")
 _CALL_LIMIT = 120.0
 _SERVICE = "/runtime.v1.RuntimeService"
+# What the kubelet asks for unless a pod says otherwise. A sandbox with the processes of all its
+# containers in one namespace would have a process of its own, which nothing ends but a kill.
+_NAMESPACES = {"network": cri.NODE, "pid": cri.CONTAINER}
 
 
 @dataclass(frozen=True)
@@ -36,11 +40,18 @@ class Pod:
     config: Any = field(repr=False)
 
 
+def _labels(name: str, uid: str) -> dict[str, str]:
+    """What the kubelet puts on all of a pod; CRI-O knows a container's name from a label alone."""
+    prefix = "io.kubernetes.pod"
+    return {f"{prefix}.name": name, f"{prefix}.namespace": "default", f"{prefix}.uid": uid}
+
+
 class Cri:
     """One runtime; a refused call raises grpclib's ``GRPCError`` with the runtime's words."""
 
-    def __init__(self, path: str) -> None:
-        """Connect to the runtime's socket at ``path`` on this machine."""
+    def __init__(self, path: str, guest: Guest) -> None:
+        """Connect to the runtime's socket at ``path`` on this machine; it is that of such a guest."""
+        self._guest = guest
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -59,16 +70,17 @@ class Cri:
         return answer.runtime_name, answer.runtime_version
 
     def run_pod(self, name: str = "", *, annotations: Mapping[str, str] | None = None) -> Pod:
-        """Start a host-network sandbox; its cgroup is ``/test/<uid>``."""
+        """Start a host-network sandbox; its cgroup is one of ``Guest.node_tier_pods``."""
         uid = secrets.token_hex(8)
         name = name or f"pod-{uid}"
         config = cri.PodSandboxConfig(
             metadata={"name": name, "uid": uid, "namespace": "default"},
             log_directory=f"/var/log/pods/{name}",
+            labels=_labels(name, uid),
             annotations=annotations or {},
             linux={
-                "cgroup_parent": f"/test/{uid}",
-                "security_context": {"namespace_options": {"network": cri.NODE}},
+                "cgroup_parent": self._guest.cgroup_parent(uid),
+                "security_context": {"namespace_options": _NAMESPACES},
             },
         )
         request = cri.RunPodSandboxRequest(config=config)
@@ -90,11 +102,15 @@ class Cri:
         variables = (environment or {}).items()
         config = cri.ContainerConfig(
             metadata={"name": name, "attempt": attempt},
+            labels={**_labels(pod.name, pod.uid), "io.kubernetes.container.name": name},
             image={"image": IMAGE},
             command=["/bin/sh", "-c", command],
             envs=[cri.KeyValue(key=key, value=value.encode()) for key, value in variables],
             log_path=f"{name}_{attempt}.log",
-            linux={"resources": resources or {}},
+            linux={
+                "resources": resources or {},
+                "security_context": {"namespace_options": _NAMESPACES},
+            },
             CDI_devices=[cri.CDIDevice(name=device) for device in devices],
         )
         request = cri.CreateContainerRequest(
@@ -141,13 +157,22 @@ class Cri:
 
     def containers(self) -> dict[str, str]:
         """Every container's state by id."""
-        answer = self._call(
-            "ListContainers", cri.ListContainersRequest(), cri.ListContainersResponse
-        )
-        return {entry.id: cri.ContainerState.Name(entry.state) for entry in answer.containers}
+        return {entry.id: cri.ContainerState.Name(entry.state) for entry in self._containers()}
+
+    def _containers(self) -> Sequence[Any]:
+        request = cri.ListContainersRequest()
+        answer = self._call("ListContainers", request, cri.ListContainersResponse)
+        found: Sequence[Any] = answer.containers
+        return found
 
     def remove_pod(self, pod: Pod) -> None:
-        """Stop a sandbox with its containers and remove it."""
+        """Stop a pod's containers and its sandbox and remove it, in the kubelet's order.
+
+        CRI-O gives containers that a sandbox's stop finds running all of the call's time to end.
+        """
+        for entry in self._containers():
+            if entry.pod_sandbox_id == pod.id and entry.state == cri.CONTAINER_RUNNING:
+                self.stop(entry.id)
         self._call("StopPodSandbox", cri.StopPodSandboxRequest(pod_sandbox_id=pod.id), cri.Empty)
         request = cri.RemovePodSandboxRequest(pod_sandbox_id=pod.id)
         self._call("RemovePodSandbox", request, cri.Empty)
@@ -178,9 +203,9 @@ class Cri:
 
 @contextmanager
 def cri_of(node: Node) -> Iterator[Cri]:
-    """The CRI of a node's containerd; its pods are gone afterwards."""
-    with node.forward(CONTAINERD_SOCKET) as path:
-        client = Cri(str(path))
+    """The CRI of a node's runtime; its pods are gone afterwards."""
+    with node.forward(node.runtime.socket) as path:
+        client = Cri(str(path), node.guest)
         try:
             yield client
             client.remove_all_pods()

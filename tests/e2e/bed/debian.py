@@ -27,6 +27,9 @@ mount -o ro /dev/vdc /bed-node
 exec /bed/init
 """
 
+# Every node gets an identity of its own at its first boot, and mounts what its init says.
+_EMPTIED = ("etc/machine-id", "etc/fstab")
+
 
 def ensure_host_tools(pins: Pins) -> None:
     """Install the Debian packages whose commands this machine lacks; root only, and said."""
@@ -132,6 +135,7 @@ class GuestSystem(Artefact):
             "packages": self.packages,
             "disk": "ext4 8G",
             "init": _FIRST_PROGRAM,
+            "emptied": _EMPTIED,
         }
 
     def build(self, directory: Path, log: Path) -> None:
@@ -144,6 +148,8 @@ class GuestSystem(Artefact):
         stub = root / "sbin/bed-init"
         stub.write_text(_FIRST_PROGRAM)
         stub.chmod(0o755)
+        for name in _EMPTIED:
+            (root / name).write_text("")
         shutil.rmtree(root / "var/cache/apt", ignore_errors=True)
         shutil.rmtree(root / "var/lib/apt/lists", ignore_errors=True)
         make_image(directory / "disk.img", root, "8G", log)

@@ -1,6 +1,6 @@
 """A driver on a node without kubelet: the test plays the kubelet over CRI and DRA's gRPC.
 
-The driver is a process in the guest and talks to the guest's containerd and kernel. Its API server
+The driver is a process in the guest and talks to the guest's runtime and kernel. Its API server
 is the double, on this machine: what matters here is what becomes of containers.
 """
 

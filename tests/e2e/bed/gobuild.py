@@ -1,4 +1,4 @@
-"""Programs built with Go from the Go module proxy, and nothing but released modules."""
+"""Programs built from the Go module proxy, and nothing but released modules."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from .progress import run_step
 
 _BUILD_FLAGS = ("-trimpath", "-buildvcs=false")
 _LINK_FLAGS = "-s -w"
+_C_FLAGS = ("-std=c99", "-Os", "-static")
 
 
 def _environment() -> dict[str, str]:
@@ -69,10 +70,19 @@ class GoModule:
         imports = "\n".join(f'import _ "{package}"' for package in self.packages)
         (directory / "tools.go").write_text(f"//go:build tools\n\npackage tools\n\n{imports}\n")
 
+    def downloaded(self) -> Path:
+        """The module's own files, as released."""
+        return Path(self._download()["Dir"])
+
     def _upstream_go_mod(self) -> dict[str, Any]:
-        download = ["mod", "download", "-json", f"{self.module}@v{self.version}"]
-        parsed: dict[str, Any] = _go_json("mod", "edit", "-json", _go_json(*download)["GoMod"])
+        parsed: dict[str, Any] = _go_json("mod", "edit", "-json", self._download()["GoMod"])
         return parsed
+
+    def _download(self) -> dict[str, Any]:
+        found: dict[str, Any] = _go_json(
+            "mod", "download", "-json", f"{self.module}@v{self.version}"
+        )
+        return found
 
 
 def _go_json(*words: str) -> Any:
@@ -82,14 +92,23 @@ def _go_json(*words: str) -> Any:
     return json.loads(done.stdout)
 
 
+class Program(Artefact):
+    """One program; its artefact directory holds one file of the same name."""
+
+    def path(self) -> Path:
+        """The program, built when absent."""
+        return self.get() / self.name
+
+
 @dataclass(frozen=True)
-class GoProgram(Artefact):
-    """One program of a module; its artefact directory holds one file of the same name."""
+class GoProgram(Program):
+    """A program of a module, compiled with the build tags ``tags``."""
 
     name: str
     package: str
     source: GoModule
     variables: tuple[tuple[str, str], ...] = ()
+    tags: tuple[str, ...] = ()
 
     @property
     def version(self) -> str:  # type: ignore[override]
@@ -101,8 +120,11 @@ class GoProgram(Artefact):
         return {
             "package": self.package,
             "module": f"{self.source.module} v{self.source.version}",
-            "flags": [*_BUILD_FLAGS, self._link_flags()],
+            "flags": [*_BUILD_FLAGS, *self._tag_flags(), self._link_flags()],
         }
+
+    def _tag_flags(self) -> list[str]:
+        return ["-tags", ",".join(self.tags)] if self.tags else []
 
     def _link_flags(self) -> str:
         return " ".join([_LINK_FLAGS, *(f"-X {key}={value}" for key, value in self.variables)])
@@ -114,15 +136,49 @@ class GoProgram(Artefact):
         output = ("-o", str(directory / self.name), self.package)
         run_step(
             f"go build {self.name} {self.version}",
-            ["go", "build", *_BUILD_FLAGS, "-ldflags", self._link_flags(), *output],
+            [
+                "go",
+                "build",
+                *_BUILD_FLAGS,
+                *self._tag_flags(),
+                "-ldflags",
+                self._link_flags(),
+                *output,
+            ],
             log=log,
             cwd=self.source.prepared(log),
             env=_environment(),
         )
 
-    def path(self) -> Path:
-        """The program, built when absent."""
-        return self.get() / self.name
+
+@dataclass(frozen=True)
+class CProgram(Program):
+    """A static C program whose sources lie in ``directory_in_module`` of a Go module."""
+
+    name: str
+    directory_in_module: str
+    source: GoModule
+
+    @property
+    def version(self) -> str:  # type: ignore[override]
+        """The version of the module it comes from."""
+        return self.source.version
+
+    def recipe(self) -> dict[str, Any]:
+        """Where the sources are, and the flags."""
+        return {
+            "sources": self.directory_in_module,
+            "module": f"{self.source.module} v{self.source.version}",
+            "flags": _C_FLAGS,
+        }
+
+    def build(self, directory: Path, log: Path) -> None:
+        """Compile all of its files at once."""
+        if shutil.which("gcc") is None:
+            raise RuntimeError(f"gcc is not on the PATH: {self.name} cannot be built")
+        sources = sorted((self.source.downloaded() / self.directory_in_module).glob("*.c"))
+        words = ["gcc", *_C_FLAGS, "-o", str(directory / self.name), *map(str, sources)]
+        run_step(f"gcc {self.name} {self.version}", words, log=log)
 
 
 def build_file(source: Path, program: Path, log: Path) -> None:
@@ -169,3 +225,18 @@ def containerd_programs(pins: Pins) -> dict[str, GoProgram]:
     module = GoModule(pins.containerd_module, pins.containerd, tuple(packages.values()))
     variables = ((f"{pins.containerd_module}/version.Version", f"v{pins.containerd}"),)
     return {name: GoProgram(name, path, module, variables) for name, path in packages.items()}
+
+
+def crio_programs(pins: Pins) -> dict[str, Program]:
+    """CRI-O and pinns, which makes a sandbox's namespaces."""
+    package = f"{pins.crio_module}/cmd/crio"
+    module = GoModule(pins.crio_module, pins.crio, (package,))
+    return {
+        "crio": GoProgram("crio", package, module, tags=pins.crio_tags),
+        "pinns": CProgram("pinns", "pinns/src", module),
+    }
+
+
+def runtime_programs(pins: Pins) -> dict[str, Program]:
+    """The programs of the selected container runtime."""
+    return crio_programs(pins) if pins.is_crio else dict(containerd_programs(pins))

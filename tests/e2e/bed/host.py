@@ -52,6 +52,9 @@ def what_can_run() -> Ability:
         missing.append(
             "no Go: Kubernetes, etcd and containerd 2 cannot be built, so no cluster tier"
         )
+        if load_pins().is_crio:
+            vm = False
+            missing.append("no Go: CRI-O cannot be built, so neither node nor cluster tier")
     return Ability(vm, go, tuple(missing))
 
 

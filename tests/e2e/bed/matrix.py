@@ -16,6 +16,8 @@ _ROUNDS: tuple[tuple[dict[str, str], tuple[str, ...]], ...] = (
     ({}, ("--full",)),
     ({"DRAKIT_E2E_KUBERNETES": "1.34.4"}, ()),
     ({"DRAKIT_E2E_CONTAINERD": "debian"}, ()),
+    ({"DRAKIT_E2E_GUEST": "cgroupfs"}, ()),
+    ({"DRAKIT_E2E_RUNTIME": "crio"}, ("--full",)),
 )
 
 

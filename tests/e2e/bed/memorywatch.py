@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from .guest import CONTAINER_CGROUP
 from .node import Node
-from .watch import PODS
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,11 @@ class MemoryWatch:
 
 @contextmanager
 def watching_memory(
-    node: Node, below: str = PODS, nodes: str = "/sys/devices/system/node"
+    node: Node, below: str = "", nodes: str = "/sys/devices/system/node"
 ) -> Iterator[MemoryWatch]:
-    """Watch the pods of the cgroups ``below``."""
-    node.python(_START, below=below, nodes=nodes)
+    """Watch the pods of the cgroups ``below``, by default the kubelet's."""
+    below = below or node.guest.kubepods
+    node.python(_START, below=below, nodes=nodes, pattern=CONTAINER_CGROUP)
     try:
         yield MemoryWatch(node)
     finally:
@@ -97,7 +98,7 @@ def room():
 def pods(directory):
     for entry in os.scandir(directory):
         if entry.is_dir(follow_symlinks=False):
-            if entry.name.startswith("pod"):
+            if re.match("(.*-)?pod", entry.name):
                 yield entry.path
             else:
                 yield from pods(entry.path)
@@ -108,7 +109,7 @@ def amount(text):
 def promise(pod):
     bound = frozenset()
     for entry in os.scandir(pod):
-        if entry.is_dir(follow_symlinks=False) and len(entry.name) == 64:
+        if entry.is_dir(follow_symlinks=False) and re.fullmatch(pattern, entry.name):
             if read(entry.path + "/cgroup.procs").strip():
                 bound |= numbers(read(entry.path + "/cpuset.mems"))
     if not bound:

@@ -17,15 +17,16 @@ from typing import Any
 from .controlplane import NETWORK_NUMBERS, ControlPlane
 from .emulator import Emulator, Network
 from .gobuild import kubernetes_programs
+from .guest import CGROUPS, CONTAINER_CGROUP, guest_of
 from .guestagent import Done, Forwarder, GuestAgent, GuestError
 from .nodefiles import NodeFiles
 from .payload import payload
 from .pins import Pins
 from .processes import Run, free_port
+from .runtimes import IMAGE_STAMP, runtime_of
 from .shapes import Shape, parse_cpus
 from .waiting import NotYetError, wait_for
 
-CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 _BOOT_LIMIT = 300.0
 _numbers = itertools.cycle(NETWORK_NUMBERS)
 
@@ -71,7 +72,9 @@ class Node:
     ) -> None:
         """Prepare the disks; ``plane`` makes it a node of that cluster, ``None`` a lone runtime."""
         self.name, self.shape = name, shape
+        self.guest = guest_of(pins)
         self._run = run
+        self.runtime = runtime_of(pins)
         self._cgroups: dict[str, str] = {}  # a container's never changes, and looking is slow
         self._images, self._loading = set[Path](), threading.Lock()
         self.network = Network(next(_numbers), free_port(), free_port())
@@ -186,8 +189,13 @@ class Node:
         with self._loading:
             if archive not in self._images:
                 self._agent.put("/tmp/image.tar", archive.read_bytes(), 0o600)
-                self.run("ctr -n k8s.io images import /tmp/image.tar && rm /tmp/image.tar", 600)
+                load = self.runtime.import_command("/tmp/image.tar", archive)
+                self.run(f"{load} && rm /tmp/image.tar", 600)
                 self._images.add(archive)
+
+    def tag_image(self, name: str, others: Sequence[str]) -> None:
+        """Give an image of the runtime other names, too."""
+        self.run(self.runtime.tag_command(name, others))
 
     def spawn(
         self, name: str, argv: Sequence[str], environment: Mapping[str, str] | None = None
@@ -211,40 +219,49 @@ class Node:
     # Services ---------------------------------------------------------------------------
 
     def start_service(self, name: str) -> None:
-        """Start ``containerd`` or ``kubelet``; running already is fine."""
-        self.run(["/bed/service", "start", name])
+        """Start ``runtime`` (whichever the node has) or ``kubelet``; running already is fine."""
+        self._service("start", name)
 
     def stop_service(self, name: str) -> None:
         """Stop a service with SIGTERM and wait for it."""
-        self.run(["/bed/service", "stop", name])
+        self._service("stop", name)
 
     def kill_service(self, name: str) -> None:
-        """End a service with ``kill -9``; nobody starts it again but the test."""
-        self.run(["/bed/service", "kill", name])
+        """End a service with ``kill -9``.
+
+        With systemd its unit starts it again a little later, as in production, or ``start_service`` at once.
+        Without systemd nobody starts it again but the test.
+        """
+        self._service("kill", name)
 
     def restart_service(self, name: str) -> None:
-        """Stop and start a service; for containerd, wait until it answers again."""
-        self.stop_service(name)
-        self.start_service(name)
-        if name == "containerd":
+        """Stop and start a service; for the runtime, wait until it answers again."""
+        self._service("restart", name)
+        if name == "runtime":
             self.wait_for_runtime()
 
+    def _service(self, verb: str, name: str) -> None:
+        self.run(["/bed/service", verb, self.runtime.service if name == "runtime" else name])
+
     def wait_for_runtime(self) -> None:
-        """Wait until containerd answers and the test image is there."""
+        """Wait until the runtime answers and the test image is there."""
 
         def ready() -> bool:
-            done = self.try_run("test -e /var/lib/bed-image && ctr -n k8s.io version", 60)
+            done = self.try_run(f"test -e {IMAGE_STAMP} && {self.runtime.answers_command()}", 60)
             if done.status != 0:
                 raise NotYetError(done.err.strip() or "the test image is not imported yet")
             return True
 
-        wait_for(f"containerd of {self.name}", ready, limit=240, pause=1, alive=self.check)
+        what = f"{self.runtime.service} of {self.name}"
+        wait_for(what, ready, limit=240, pause=1, alive=self.check)
 
     # Containers, as the kernel sees them ------------------------------------------------
 
     def container_cgroup(self, container_id: str) -> str:
         """The cgroup directory of a running container."""
-        path = self._cgroups.get(container_id) or self.python(_FIND_CGROUP, container=container_id)
+        path = self._cgroups.get(container_id) or self.python(
+            _FIND_CGROUP, container=container_id, top=CGROUPS, pattern=CONTAINER_CGROUP
+        )
         if not path:
             raise GuestError(f"{self.name}: no cgroup for container {container_id}")
         return self._cgroups.setdefault(container_id, str(path))
@@ -293,6 +310,8 @@ class Node:
             logs = self.python(_READ_LOGS)
             logs["processes.txt"] = self.run("ps -eo pid,ppid,psr,stat,rss,etime,args", 60)
             logs["dmesg.txt"] = self.run("dmesg | tail -n 200", 60)
+            if self.guest.systemd:
+                logs["journal.txt"] = self.run("journalctl --no-pager --boot --lines 2000", 60)
         except (OSError, GuestError) as error:
             logs = {"unreachable.txt": str(error)}
         for name, text in logs.items():
@@ -307,12 +326,13 @@ except (FileNotFoundError, ProcessLookupError):  # the second between open and r
     result = False
 """
 _FIND_CGROUP = """
-import os
+import os, re
 result = ""
-for directory, names, _ in os.walk("/sys/fs/cgroup"):
-    if container in names:
-        result = os.path.join(directory, container)
-        break
+for directory, names, _ in os.walk(top):
+    for name in names:
+        found = re.fullmatch(pattern, name)
+        if found and found[1] == container:
+            result = os.path.join(directory, name)
 """
 # Field 39 of /proc/PID/stat is the CPU last run on; the name field may hold spaces.
 _SAMPLE = """

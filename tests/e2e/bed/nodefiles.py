@@ -10,17 +10,39 @@ from pathlib import Path
 from .controlplane import ControlPlane
 from .debian import make_image
 from .emulator import Network
+from .guest import guest_of
 from .kubeconfig import with_certificate
-from .pins import HERE, Pins
+from .pins import Pins
+from .runtimes import runtime_of
 
-_CONTAINERD_SERVICE = """
-mkdir -p /etc/cni/net.d /etc/cdi /var/run/cdi
-cp /bed-node/cni.conflist /etc/cni/net.d/10-bed.conflist
-# The image is there before the first pod can ask for it.
-(until ctr -n k8s.io version > /dev/null 2>&1; do sleep 0.5; done
- [ -e /var/lib/bed-image ] || { ctr -n k8s.io images import /bed/image.tar && touch /var/lib/bed-image; }
-) &
-exec containerd --config /bed-node/containerd.toml
+# What both have in common: a crash is followed by a start, however often tests make one; logs go where they
+# are without systemd. The daemons keep to the first core: on all CPUs their threads interrupt each other, and
+# here every interrupt of another CPU waits until the emulator's host has a core for it.
+_UNIT = """
+[Unit]
+Description={name} of the test bed
+After={after}
+StartLimitIntervalSec=0
+
+[Service]
+ExecStart=/bin/sh /bed-node/services/{name}
+Restart=always
+StandardOutput=append:/var/log/{name}.log
+StandardError=append:/var/log/{name}.log
+AllowedCPUs=0-1
+"""
+# As the runtime's upstream unit: it may arrange its own cgroups, and the shims of containers survive it.
+_RUNTIME_UNIT = """
+Type=notify
+Delegate=yes
+KillMode=process
+RestartSec=5
+TasksMax=infinity
+OOMScoreAdjust=-999
+"""
+# As kubeadm's.
+_KUBELET_UNIT = """
+RestartSec=10
 """
 _KUBELET_SERVICE = """
 until [ -e /var/lib/bed-image ]; do sleep 0.5; done
@@ -31,7 +53,7 @@ exec kubelet --config=/bed-node/kubelet.json --kubeconfig=/bed-node/kubelet.kube
 
 @dataclass(frozen=True)
 class NodeFiles:
-    """Writes the node disk; ``plane`` is ``None`` in the node tier (containerd only)."""
+    """Writes the node disk; ``plane`` is ``None`` in the node tier (the container runtime only)."""
 
     name: str
     pins: Pins
@@ -42,25 +64,29 @@ class NodeFiles:
     def write(self, image: Path, log: Path) -> None:
         """Write all files of the node into an ext4 ``image``."""
         tree = image.with_suffix(".tree")
-        (tree / "services").mkdir(parents=True)
+        for folder in ("services", "units"):
+            (tree / folder).mkdir(parents=True)
         (tree / "token").write_text(self.token)
         (tree / "environment").write_text(self._environment())
-        containerd = "containerd-2.toml" if self.pins.containerd_is_debians else "containerd-3.toml"
-        shutil.copy(HERE / "guest" / containerd, tree / "containerd.toml")
+        runtime = runtime_of(self.pins)
+        runtime.write_configuration(tree)
         (tree / "cni.conflist").write_text(self._cni())
-        (tree / "services" / "containerd").write_text(_CONTAINERD_SERVICE)
+        after = "bed-network.service dbus.socket"
+        _write_service(tree, runtime.service, runtime.script(), _RUNTIME_UNIT, after)
         if self.plane is not None:
             self._write_kubelet(tree, self.plane)
         make_image(image, tree, "16M", log)
         shutil.rmtree(tree)
 
     def _environment(self) -> str:
+        runtime = runtime_of(self.pins).service
         values = {
             "BED_NODE": self.name,
+            "BED_GUEST": self.pins.guest,
             "BED_ADDRESS": self.network.guest,
             "BED_HOST": self.network.host,
             "BED_API_PORT": "" if self.plane is None else str(self.plane.port),
-            "BED_SERVICES": "containerd" if self.plane is None else "containerd kubelet",
+            "BED_SERVICES": runtime if self.plane is None else f"{runtime} kubelet",
         }
         return "".join(f"{key}='{value}'\n" for key, value in values.items())
 
@@ -92,19 +118,28 @@ class NodeFiles:
         (tree / "kubelet.kubeconfig").write_text(config)
         (tree / "kubelet.json").write_text(json.dumps(self._kubelet(), indent=1))
         service = _KUBELET_SERVICE.replace('"$1"', self.network.guest)
-        (tree / "services" / "kubelet").write_text(service)
+        after = f"{runtime_of(self.pins).service}.service"
+        _write_service(tree, "kubelet", service, _KUBELET_UNIT, after)
 
     def _kubelet(self) -> dict[str, object]:
         gates = dict.fromkeys(self.pins.gates, True)
-        return _kubelet_configuration() | ({"featureGates": gates} if gates else {})
+        endpoint = {"containerRuntimeEndpoint": f"unix://{runtime_of(self.pins).socket}"}
+        configuration = _kubelet_configuration(guest_of(self.pins).cgroup_driver) | endpoint
+        return configuration | ({"featureGates": gates} if gates else {})
 
 
-def _kubelet_configuration() -> dict[str, object]:
+def _write_service(tree: Path, name: str, script: str, unit: str, after: str) -> None:
+    """A program of the node: the script that starts it, and the unit for systemd to run that script."""
+    (tree / "services" / name).write_text(script)
+    text = _UNIT.format(name=name, after=after) + unit
+    (tree / "units" / f"{name}.service").write_text(text)
+
+
+def _kubelet_configuration(cgroup_driver: str) -> dict[str, object]:
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        "cgroupDriver": "cgroupfs",
-        "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+        "cgroupDriver": cgroup_driver,
         "failSwapOn": False,
         "resolvConf": "",
         # Nobody answers there; without it every pod gets a warning event.

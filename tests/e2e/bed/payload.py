@@ -10,17 +10,25 @@ from typing import Any
 from .busybox import write_image_archive
 from .cache import Artefact
 from .debian import make_image
-from .gobuild import GoProgram, containerd_programs, kubernetes_programs
+from .gobuild import Program, kubernetes_programs, runtime_programs
 from .pins import HERE, Pins
 
-_GUEST_FILES = ("init", "service", "agent.py")
+_PROGRAMS = ("init", "init-systemd", "init-cgroupfs", "network", "service", "agent.py")
+_SETTINGS = (
+    "bed-agent.service",
+    "bed-network.service",
+    "journald.conf",
+    "masked",
+    "system.conf",
+)
+_GUEST_FILES = (*_PROGRAMS, *_SETTINGS)
 
 
 @dataclass(frozen=True)
 class Payload(Artefact):
-    """``disk.img`` with ``bin/`` (programs), ``init``, ``agent.py`` and the test image."""
+    """``disk.img`` with ``bin/`` (programs), the guest's own files and the test image."""
 
-    programs: tuple[GoProgram, ...]
+    programs: tuple[Program, ...]
     version: str
     name: str = "payload"
 
@@ -40,17 +48,17 @@ class Payload(Artefact):
             shutil.copy(program.path(), tree / "bin" / program.name)
         for name in _GUEST_FILES:
             shutil.copy(HERE / "guest" / name, tree / name)
-            (tree / name).chmod(0o755)
+            (tree / name).chmod(0o755 if name in _PROGRAMS else 0o644)
         write_image_archive(tree / "image.tar")
         size = sum(path.stat().st_size for path in tree.rglob("*") if path.is_file())
         make_image(directory / "disk.img", tree, f"{size * 5 // 4 // 2**20 + 16}M", log)
         shutil.rmtree(tree)
 
 
-def payload(pins: Pins, kubelet: GoProgram | None) -> Payload:
+def payload(pins: Pins, kubelet: Program | None) -> Payload:
     """The payload for these pins; a node tier without Go has neither kubelet nor our containerd."""
-    programs = tuple(containerd_programs(pins).values())
-    version = f"containerd-{pins.containerd}"
+    programs = tuple(runtime_programs(pins).values())
+    version = f"crio-{pins.crio}" if pins.is_crio else f"containerd-{pins.containerd}"
     if kubelet is not None:
         programs += (kubelet,)
         version += f"-kubernetes-{pins.kubernetes}"

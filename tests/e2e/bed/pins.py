@@ -25,6 +25,11 @@ class Pins:
     containerd: str
     containerd_module: str
     containerd_programs: tuple[str, ...]
+    runtime: str
+    crio: str
+    crio_module: str
+    crio_tags: tuple[str, ...]
+    guest: str
     helm: str
     helm_module: str
     debian_release: str
@@ -42,9 +47,19 @@ class Pins:
         """True when the guest uses the containerd of its own distribution."""
         return self.containerd == "debian"
 
+    @property
+    def is_crio(self) -> bool:
+        """True when the nodes' container runtime is CRI-O, not containerd."""
+        return self.runtime == "crio"
+
+    @property
+    def old_nri(self) -> bool:
+        """True when the runtime takes no pushed updates and reports no CDI device names."""
+        return self.is_crio or self.containerd_is_debians
+
 
 def load_pins(environ: Mapping[str, str] = os.environ) -> Pins:
-    """Read the pins; ``DRAKIT_E2E_KUBERNETES`` and ``DRAKIT_E2E_CONTAINERD`` select among them.
+    """Read the pins; the choices of ``DRAKIT_E2E_KUBERNETES``, ``…_CONTAINERD``, ``…_RUNTIME``, ``…_GUEST``.
 
     Raises ``ValueError`` naming the choices when a variable selects something not pinned.
     """
@@ -58,6 +73,8 @@ def load_pins(environ: Mapping[str, str] = os.environ) -> Pins:
         return str(version)
 
     kubernetes = chosen("kubernetes", "DRAKIT_E2E_KUBERNETES")
+    runtime = chosen("runtime", "DRAKIT_E2E_RUNTIME")
+    crio = data["crio"] if runtime == "crio" else {"guest_packages": [], "host_tools": {}}
     return Pins(
         kubernetes=kubernetes,
         kubernetes_module=data["kubernetes"]["module"],
@@ -68,10 +85,15 @@ def load_pins(environ: Mapping[str, str] = os.environ) -> Pins:
         containerd=chosen("containerd", "DRAKIT_E2E_CONTAINERD"),
         containerd_module=data["containerd"]["module"],
         containerd_programs=tuple(data["containerd"]["programs"]),
+        runtime=runtime,
+        crio=chosen("crio", "DRAKIT_E2E_CRIO"),
+        crio_module=data["crio"]["module"],
+        crio_tags=tuple(data["crio"]["tags"]),
+        guest=chosen("guest", "DRAKIT_E2E_GUEST"),
         helm=chosen("helm", "DRAKIT_E2E_HELM"),
         helm_module=data["helm"]["module"],
         debian_release=data["debian"]["release"],
-        guest_packages=tuple(data["debian"]["guest_packages"]),
+        guest_packages=(*data["debian"]["guest_packages"], *crio["guest_packages"]),
         qemu_packages=tuple(data["debian"]["qemu_packages"]),
-        host_tools=data["debian"]["host_tools"],
+        host_tools={**data["debian"]["host_tools"], **crio["host_tools"]},
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import errno
 import json
 import os
 import subprocess
@@ -225,3 +227,19 @@ def test_a_directory_that_vanished_is_made_again(directory: CdiDirectory) -> Non
     assert directory.clean() == []
     directory.write("u1", spec())
     assert resolved(directory) == "A=old"
+
+
+def test_a_file_that_cannot_be_read_is_written_again(
+    directory: CdiDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is derived: nothing in it is worth an error."""
+    path = directory.write("u1", spec("old"))
+    real = builtins.open
+
+    def failing(file: str, *args: str) -> object:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), file)
+
+    monkeypatch.setattr(builtins, "open", failing)
+    directory.write("u1", spec("new"))
+    monkeypatch.setattr(builtins, "open", real)
+    assert Path(path).read_bytes() == encode_spec(spec("new"))

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from drakit.wire.nri.versions import (
     OLDEST,
     PINNING_EVENTS,
+    RUNTIMES,
     Event,
     Features,
     NriVersion,
+    capabilities_of,
     event_mask,
     infer_version,
 )
@@ -61,21 +63,71 @@ def test_an_unknown_runtime_is_taken_for_the_oldest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "pushes", "cdi", "events"),
+    ("version", "pushes", "events"),
     [
-        ((0, 9, 9), False, False, 0x7FF),
-        ((0, 10, 0), False, False, 0x3FFF),
-        ((0, 11, 0), False, False, 0x3FFF),
-        ((0, 12, 0), False, True, 0x3FFF),
-        ((0, 12, 1), True, True, 0x3FFF),
-        ((1, 0, 0), True, True, 0x3FFF),
+        ((0, 9, 9), False, 0x7FF),
+        ((0, 10, 0), False, 0x3FFF),
+        ((0, 11, 0), False, 0x3FFF),
+        ((0, 12, 0), False, 0x3FFF),
+        ((0, 12, 1), True, 0x3FFF),
+        ((1, 0, 0), True, 0x3FFF),
     ],
 )
-def test_features(version: tuple[int, int, int], pushes: bool, cdi: bool, events: int) -> None:
+def test_features(version: tuple[int, int, int], pushes: bool, events: int) -> None:
     features = Features.of(NriVersion(*version))
     assert features.unsolicited_updates is pushes
-    assert features.reports_cdi_devices is cdi
+    assert not features.reports_cdi_devices, "this is a property of the runtime, not of NRI"
     assert features.known_events == events
+
+
+@pytest.mark.parametrize(
+    ("runtime", "release", "declared", "cdi", "current"),
+    [
+        ("containerd", "v1.7.24", "", False, True),
+        ("containerd", "v2.0.5", "", False, True),
+        ("containerd", "v2.1.9", "", False, True),
+        ("containerd", "v2.2.7", "", False, True),
+        ("containerd", "v2.3.0", "v0.12.0", True, True),
+        ("containerd", "v2.4.2", "v0.12.3", True, True),
+        ("containerd", "v2.9.0", "v0.19.0", True, True),
+        ("cri-o", "1.33.1", "", False, False),
+        ("cri-o", "1.34.11", "", False, False),
+        ("cri-o", "1.35.6", "", False, False),
+        ("cri-o", "1.36.3", "", False, False),
+        ("cri-o", "1.37.0", "v0.12.0", False, False),
+        ("cri-o", "1.99.0", "v0.15.0", False, False),
+        ("podman-nri", "1.0.0", "v0.12.3", False, False),
+        ("containerd", "no release", "v0.12.3", False, True),
+    ],
+)
+def test_capabilities_depend_on_runtime_and_release(
+    runtime: str, release: str, declared: str, cdi: bool, current: bool
+) -> None:
+    _, features = capabilities_of(runtime, release, declared)
+    assert features.reports_cdi_devices is cdi
+    assert features.reports_current_resources is current
+
+
+def test_every_row_of_the_table_has_evidence_and_ascending_releases() -> None:
+    for rows in RUNTIMES.values():
+        assert all(row.evidence for row in rows)
+        assert [row.first for row in rows] == sorted({row.first for row in rows})
+        assert [row.nri for row in rows] == sorted(row.nri for row in rows)
+
+
+@given(
+    st.sampled_from(["containerd", "cri-o", "other", ""]),
+    st.text(max_size=12),
+    st.text(max_size=12),
+)
+def test_what_the_table_does_not_know_fails_closed(
+    runtime: str, release: str, declared: str
+) -> None:
+    version, features = capabilities_of(runtime, release, declared)
+    assert features.unsolicited_updates <= (version >= (0, 12, 1))
+    if runtime not in RUNTIMES:
+        assert not features.reports_cdi_devices
+        assert not features.reports_current_resources
 
 
 def test_bits_are_those_of_nri() -> None:

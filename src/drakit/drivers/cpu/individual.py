@@ -147,8 +147,12 @@ class IndividualCpus:
         for cpu, allotment in zip(cpus, claim.allotments, strict=True):
             before = by_request.get(allotment.base_request, CpuSet())
             by_request[allotment.base_request] = before | CpuSet([cpu.id])
+        checked: list[tuple[str, Wish]] = []  # usually one: all devices of a request say the same
         for allotment in claim.allotments:
-            self._check_wish(wish(allotment.config), by_request[allotment.base_request])
+            asked = (allotment.base_request, wish(allotment.config))
+            if asked not in checked:
+                checked.append(asked)
+                self._check_wish(asked[1], by_request[allotment.base_request])
         return Assignment(
             tuple(
                 self._grant(claim, allotment, cpu, by_request[allotment.base_request])
@@ -178,14 +182,12 @@ class IndividualCpus:
     def _check_wish(self, asked: Wish, cpus: CpuSet) -> None:
         """Refuse what the scheduler's choice does not fulfil: here it cannot be chosen otherwise."""
         machine, policy = self.node.machine, asked.policy
-        cores = CpuSet.union(core for core in machine.cores if core & cpus)
-        caches = sum(1 for llc in machine.llc_cpus if llc & cpus)
         broken = ""
         if asked.cpuset is not None and asked.cpuset != cpus:
             broken = f"cpuset {asked.cpuset}"
-        elif policy.whole_cores and cores != cpus:
+        elif policy.whole_cores and any(core & cpus and not core <= cpus for core in machine.cores):
             broken = "wholeCores: true (select by dra.cpu/coreID with matchAttribute)"
-        elif policy.same_l3 is SameL3.REQUIRED and caches > 1:
+        elif policy.same_l3 is SameL3.REQUIRED and sum(1 for c in machine.llc_cpus if c & cpus) > 1:
             broken = "sameL3: required (add matchAttribute: dra.cpu/cacheL3ID)"
         elif policy.placement is Placement.SPREAD:
             broken = "placement: spread (add distinctAttribute: dra.cpu/coreID)"

@@ -66,6 +66,8 @@ class CdiDirectory:
     def write(self, id_: str, spec: Spec) -> str:
         """Make the file for *id_* say *spec*; returns its path. Nothing happens if it does.
 
+        A file that cannot be read is written again: it is derived.
+
         When this returns, the file is complete and durable. The runtime notices it a little
         later: it watches the directory. Raises :class:`CdiError` or :class:`CdiDirectoryError`.
         """
@@ -90,7 +92,7 @@ class CdiDirectory:
 
     def entries(self) -> dict[str, Entry]:
         """All files of ours by id, also those that nobody can read. Others are not looked at."""
-        return {id_: self._entry(self.file_of(id_)) for id_ in self._ids()}
+        return {id_: self._entry(self.file_of(id_)) for id_ in self.ids()}
 
     def reconcile(self, wanted: Mapping[str, Spec]) -> Changes:
         """Make our files exactly *wanted*: missing and damaged ones anew, others away.
@@ -98,7 +100,7 @@ class CdiDirectory:
         Cleans what a crash left behind, too.
         """
         self.clean()
-        present = self._ids()
+        present = self.ids()
         written = []
         for id_, spec in wanted.items():
             before = _content(self.file_of(id_))
@@ -117,7 +119,7 @@ class CdiDirectory:
         except OSError as problem:
             raise self._explained(problem, self.path) from problem
 
-    def _ids(self) -> list[str]:
+    def ids(self) -> list[str]:
         """The ids of our files, sorted. What cannot be an id was not written by us."""
         try:
             names = os.listdir(self.path)
@@ -157,9 +159,9 @@ class CdiDirectory:
 
 
 def _content(path: str) -> bytes | None:
-    """The file's bytes, None if there is no such file."""
+    """The file's bytes, None if there is no such file or it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read()
-    except FileNotFoundError:
+    except OSError:
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from drakit.wire.nri import nri_pb2
@@ -31,8 +31,15 @@ from drakit.wire.nri.mux import PLUGIN_SERVICE, RUNTIME_SERVICE
 from drakit.wire.nri.options import PluginOptions
 from drakit.wire.nri.session import Code, Request, Session, StatusError
 from drakit.wire.nri.trunk import Trunk
-from drakit.wire.nri.values import Container, Pod, Update, adjustment_to, updates_to
-from drakit.wire.nri.versions import Event, Features, event_mask, infer_version
+from drakit.wire.nri.values import (
+    Adjustment,
+    Container,
+    Pod,
+    Update,
+    adjustment_to,
+    updates_to,
+)
+from drakit.wire.nri.versions import Event, capabilities_of, event_mask
 
 log = logging.getLogger(__name__)
 
@@ -43,22 +50,40 @@ _DEFAULT_REQUEST_TIMEOUT: Final = 2.0
 _SHARE_OF_DEADLINE: Final = 0.75
 
 
-class _Moment:
-    """An event being handled."""
+class _EventScope:
+    """An event being handled. Lives in the handler's loop."""
 
-    __slots__ = ("active",)
+    __slots__ = ("_late", "_result", "_undelivered", "active")
 
-    def __init__(self) -> None:
+    def __init__(self, undelivered: Callable[[Any], None]) -> None:
         self.active = True
+        self._undelivered = undelivered
+        self._late = False
+        self._result: tuple[Any] | None = None
+
+    def finish(self, result: Any) -> None:
+        """The handler has decided; too late, if the runtime got an error instead."""
+        self._result = (result,)
+        if self._late:
+            self._undelivered(result)
+
+    def expire(self) -> None:
+        """The runtime got an error in place of the answer."""
+        self._late = True
+        if self._result is not None:
+            self._undelivered(self._result[0])
 
 
-_current: contextvars.ContextVar[_Moment | None] = contextvars.ContextVar("nri_event", default=None)
+_serving: contextvars.ContextVar[_EventScope] = contextvars.ContextVar("nri_request")
+_current: contextvars.ContextVar[_EventScope | None] = contextvars.ContextVar(
+    "nri_event", default=None
+)
 
 
 def handling_an_event() -> bool:
     """Whether the calling task is, or was started by, a handler that has not answered yet."""
-    moment = _current.get()
-    return moment is not None and moment.active
+    scope = _current.get()
+    return scope is not None and scope.active
 
 
 T = TypeVar("T")
@@ -86,7 +111,9 @@ class Conversation:
             Session(serve=PLUGIN_SERVICE, call=RUNTIME_SERVICE),
             answer=self._answer,
             patience=self._patience,
+            late=self._late,
         )
+        self._scopes: dict[int, _EventScope] = {}
 
     def _patience(self, request: Request) -> float:
         """Three quarters of what the runtime grants; the rest is for getting the answer there."""
@@ -95,7 +122,24 @@ class Conversation:
             limit = min(limit, request.timeout)
         return limit * _SHARE_OF_DEADLINE
 
+    def _late(self, request: Request) -> None:
+        """The answer to a request is too late: whoever relies on it must know."""
+        if scope := self._scopes.get(request.stream):
+            self._home.call_soon_threadsafe(scope.expire)
+
     async def _answer(self, request: Request) -> bytes:
+        scope = self._scopes[request.stream] = _EventScope(self._undelivered)
+        _serving.set(scope)
+        try:
+            return await self._decide(request)
+        finally:
+            del self._scopes[request.stream]
+
+    def _undelivered(self, result: Any) -> None:
+        if isinstance(result, Adjustment | Sequence):
+            self._handler.undelivered(result)
+
+    async def _decide(self, request: Request) -> bytes:
         call = decode_call(
             request.service, request.method, request.payload, self._options.variables
         )
@@ -127,12 +171,12 @@ class Conversation:
                 return b""
 
     def _configure(self, call: Configure) -> bytes:
-        nri = infer_version(call.runtime_name, call.runtime_version, call.nri_version)
+        nri, features = capabilities_of(call.runtime_name, call.runtime_version, call.nri_version)
         runtime = RuntimeInfo(
             name=call.runtime_name,
             version=call.runtime_version,
             nri=nri,
-            features=Features.of(nri),
+            features=features,
             registration_timeout=call.registration_timeout,
             request_timeout=call.request_timeout or _DEFAULT_REQUEST_TIMEOUT,
             config=call.config,
@@ -184,7 +228,8 @@ class Conversation:
 
     async def _handle(self, call: Call, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run the handler's coroutine in its own loop and bring the result here."""
-        crossing = asyncio.run_coroutine_threadsafe(_within_moment(work), self._home)
+        scope = _serving.get()
+        crossing = asyncio.run_coroutine_threadsafe(_within(scope, work), self._home)
         try:
             return await asyncio.wrap_future(crossing)
         except Refusal as refusal:
@@ -227,13 +272,14 @@ class Conversation:
         return Disconnect(cause=Cause.NOT_SYNCHRONISED, detail=detail)
 
 
-async def _within_moment(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    moment = _Moment()
-    _current.set(moment)
+async def _within(scope: _EventScope, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    _current.set(scope)
     try:
-        return await work()
+        result = await work()
+        scope.finish(result)
+        return result
     finally:
-        moment.active = False
+        scope.active = False
 
 
 def check_updates(updates: Iterable[Update], created: str = "") -> None:

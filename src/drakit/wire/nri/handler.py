@@ -68,6 +68,12 @@ class Handler:
     def disconnected(self, end: Disconnect) -> None:
         """The connection ended, or could not be made for a new reason. Must not block."""
 
+    def undelivered(self, answer: Adjustment | Sequence[Update]) -> None:
+        """An answer was decided too late: the runtime got an error instead and applied none of it.
+
+        Called in the handler's loop, after the coroutine that made the answer.
+        """
+
     async def synchronize(
         self, pods: Sequence[Pod], containers: Sequence[Container]
     ) -> Sequence[Update]:

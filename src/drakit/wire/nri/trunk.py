@@ -23,7 +23,8 @@ class Trunk(asyncio.Protocol):
     """One connected NRI socket.
 
     *answer* makes the payload of the answer to a request, or raises :class:`StatusError`; any
-    other exception becomes an internal error. *patience* says how many seconds it may take.
+    other exception becomes an internal error. *patience* says how many seconds it may take; *late* hears
+    of requests that were answered with an error because it took longer.
     """
 
     def __init__(
@@ -32,7 +33,9 @@ class Trunk(asyncio.Protocol):
         *,
         answer: Callable[[Request], Awaitable[bytes]],
         patience: Callable[[Request], float],
+        late: Callable[[Request], None] = lambda request: None,
     ) -> None:
+        self._late = late
         self._session = session
         self._answer = answer
         self._patience = patience
@@ -110,6 +113,7 @@ class Trunk(asyncio.Protocol):
         )
         self._flush()
         if task is not None:
+            self._late(request)
             task.cancel()
 
     async def _serve(self, request: Request) -> None:

@@ -155,6 +155,23 @@ async def test_a_shortage_is_made_good_when_memory_is_there_again(tmp_path: Path
     assert bench.pools.shortages == ()
 
 
+async def test_a_pool_that_somebody_made_smaller_gets_its_size_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(str(tmp_path), kernel(), static("0:2Mi=100"))
+    bench.pools.establish()
+    bench.kernel.pools[SMALL].persistent = 7
+    await bench.settle(61)
+    assert bench.size() == 100
+    assert "the pool has 7, configured are 100" in caplog.text
+    writes = len(bench.kernel.writes)
+    await bench.settle(61)
+    assert len(bench.kernel.writes) == writes
+    bench.kernel.pools[SMALL].persistent = 150
+    await bench.settle(61)
+    assert bench.size() == 150  # larger is somebody else's choice
+
+
 def test_pages_of_the_administrator_are_not_taken_away(tmp_path: Path) -> None:
     bench = Bench(str(tmp_path), kernel(small=200), static("0:2Mi=100"))
     assert bench.pools.establish() == ()

@@ -192,6 +192,19 @@ def test_values_the_kernel_rounds_are_not_taken_for_foreign(world: World) -> Non
     assert world.tree.get(POD, MIN) == "8192"
 
 
+def test_hugepage_limits_that_the_kernel_rounds_are_not_taken_for_foreign(world: World) -> None:
+    """It keeps whole hugepages: 5 MiB in pages of 2 MiB are 4 MiB."""
+    plan = {POD: {"hugetlb.2MB.max": str(5 << 20)}}
+    world.apply(plan)
+    world.tree.set(POD, "hugetlb.2MB.max", str(4 << 20))
+    world.apply(plan)
+    assert world.keeper.tally.foreign == 0
+    assert world.tree.get(POD, "hugetlb.2MB.max") == str(4 << 20)
+    world.tree.set(POD, "hugetlb.2MB.max", str(2 << 20))
+    world.apply(plan)
+    assert world.keeper.tally.foreign == 1
+
+
 def test_a_cgroup_that_is_gone_is_forgotten(world: World) -> None:
     world.apply(chain(8192))
     world.tree.remove(POD)
@@ -371,6 +384,24 @@ def test_what_systemd_resets_with_pods_is_set_again_without_limit(world: World) 
         assert world.tree.get(ROOT, MIN) == "8192"
     assert world.keeper.tally.undone == 20
     assert world.keeper.tally.foreign == 0
+
+
+def test_what_systemd_resets_in_a_slice_is_set_again_at_any_time_without_limit(
+    world: World,
+) -> None:
+    """``systemctl daemon-reload`` writes the defaults of every slice; a package upgrade runs it often."""
+    pod = world.tree.make("kubepods.slice/kubepods-pod1.slice")
+    plan = {path: {MIN: "8192"} for path in ("kubepods.slice", pod)}
+    world.apply(plan)
+    for _ in range(20):
+        for path in plan:
+            world.tree.set(path, MIN, "0")
+        world.apply(plan)
+        assert [world.tree.get(path, MIN) for path in plan] == ["8192", "8192"]
+    assert (world.keeper.tally.undone, world.keeper.tally.foreign) == (40, 0)
+    world.tree.set(pod, MIN, "4096")  # nobody's default
+    world.apply(plan)
+    assert world.keeper.tally.foreign == 1
 
 
 def test_hugepage_limits_zeroed_by_a_resize_come_back_at_once(world: World) -> None:

@@ -207,6 +207,14 @@ def test_merging_is_that_of_json_merge_patch(main: Any, parts: list[Any]) -> Non
         assert files.read() == parse(expected, "test")
 
 
+@pytest.mark.parametrize(("text", "factor"), [("9e-1", 0.9), ("0.5", 0.5), ("5E-1", 0.5)])
+def test_a_number_with_an_exponent_is_a_number(
+    files: KubeletFiles, text: str, factor: float
+) -> None:
+    write(files, f"memoryThrottlingFactor: {text}\n")
+    assert read(files).memory_throttling_factor == factor
+
+
 def test_a_saved_answer_of_configz_is_a_file_too(files: KubeletFiles) -> None:
     write(files, json.dumps({"kubeletconfig": {"memoryThrottlingFactor": 0.5}}))
     assert read(files).memory_throttling_factor == 0.5

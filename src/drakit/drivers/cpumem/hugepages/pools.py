@@ -157,7 +157,7 @@ class HugepagePools:
             await asyncio.to_thread(self._serve, entry, wanted, demands, living)
 
     async def settle(self, driver: Driver, pods: Sequence[PodView], holdings: Holdings) -> None:
-        """Retry what was short, and give back what has been spare for long enough."""
+        """Raise pools that are short or were made smaller; give back what was spare long enough."""
         if not self._settings and self._nothing_ours:
             return
         demands = self._demands(driver, holdings, self._used_pages(pods))
@@ -324,7 +324,7 @@ class HugepagePools:
     def _settle(self, demands: Mapping[PoolKey, Demand], unknown_claims: bool) -> None:
         with self._exclusively():
             due = self._clock() >= self._retry_at
-            if self._shortages and due:
+            if due and (self._shortages or self._made_smaller()):
                 self._establish(demands)
             for key, demand in sorted(demands.items()):
                 if demand.claimed and due:
@@ -333,6 +333,23 @@ class HugepagePools:
                 self._give_back(key, demands.get(key, Demand()))
             shares = self._resizer.shares.values()
             self._nothing_ours = not any(share.grown or share.raised for share in shares)
+
+    def _made_smaller(self) -> bool:
+        """Whether somebody else took pages away from a pool that had its configured size."""
+        found = False
+        for key, wanted in sorted(self._static.items()):
+            pool, share = self._resizer.look(key)
+            standing = persistent(pool) - share.grown
+            if standing < wanted:
+                _LOG.warning(
+                    "%s: the pool has %d, configured are %d: somebody else made it smaller; it is "
+                    "raised again",
+                    key,
+                    standing,
+                    wanted,
+                )
+                found = True
+        return found
 
     def _make_good(self, key: PoolKey, demand: Demand) -> None:
         """Grow again what live claims were promised: a reboot empties the pools."""

@@ -5,8 +5,9 @@ put back when the plan does not mention the file any more, or at uninstall.
 
 Three things can undo a value:
 
-* systemd and the kubelet, which write a slice's defaults (0, or ``max``) when pods come and go. That
-  is expected after such a change, and the value is set again at once.
+* systemd and the kubelet, which write a slice's defaults (0, or ``max``) when pods come and go, and
+  systemd also on daemon-reload. That is expected after such a change, and in a slice at any time; the
+  value is set again at once.
 * A hugetlb limit of 0, from the kubelet's partial updates: likewise.
 * Anybody else. Such a *foreign write* is counted, and repaired with growing pauses at most
   :attr:`Patience.repairs` times; then it is reported and left alone until it is gone. Who loses a
@@ -29,6 +30,7 @@ from typing import Final
 from drakit.drivers.cpumem.qos.files import Cgroup, Outcome, open_cgroup
 from drakit.drivers.cpumem.qos.planner import Plan
 from drakit.drivers.cpumem.qos.record import FileKey, Kept, Record
+from drakit.kit.cgroups import hugepage_size
 
 _LOG = logging.getLogger(__name__)
 _NOTHING: Final = Plan()
@@ -172,7 +174,11 @@ class Keeper:
         cannot be remembered; nothing is written then.
         """
         looks = list(self._look(plan))
-        right = [look for look in looks if look.wanted and self._same(look.now, look.wanted)]
+        right = [
+            look
+            for look in looks
+            if look.wanted and self._same(look.key.file, look.now, look.wanted)
+        ]
         steps = [step for look in looks if (step := self._decide(look, churned)) is not None]
         # First on disk, then in the cgroup: what was there before must never be lost.
         self._record.change(_as_kept(step.look for step in steps if step.look.kept is None))
@@ -221,7 +227,7 @@ class Keeper:
 
         What somebody raised since is theirs: a kubelet that restarts counts the page pools anew.
         """
-        ours = look.kept is not None and self._same(look.now, look.kept.value)
+        ours = look.kept is not None and self._same(look.key.file, look.now, look.kept.value)
         without_us = look.before if ours else look.now
         return number(without_us) < number(floor)
 
@@ -235,20 +241,21 @@ class Keeper:
             kept = None  # another cgroup of this name; what we set went with it
         return _Look(key, now, cgroup.identity, kept, None)
 
-    def _same(self, now: str, value: str) -> bool:
-        """Whether a file says *value*: the kernel keeps whole pages."""
+    def _same(self, file: str, now: str, value: str) -> bool:
+        """Whether a file says *value*: the kernel keeps whole pages, and of hugepages whole ones."""
         there, wanted = number(now), number(value)
         if now == value or there == wanted:
             return True
-        return wanted < math.inf and there == wanted // self._page_size * self._page_size
+        unit = hugepage_size(file) or self._page_size
+        return wanted < math.inf and there == wanted // unit * unit
 
     # -- deciding --------------------------------------------------------------------------------
 
     def _decide(self, look: _Look, churned: bool) -> _Step | None:
         if look.wanted is None:
-            ours = look.kept is not None and self._same(look.now, look.kept.value)
+            ours = look.kept is not None and self._same(look.key.file, look.now, look.kept.value)
             return _Step(look, look.before) if ours else None
-        if self._same(look.now, look.wanted):
+        if self._same(look.key.file, look.now, look.wanted):
             self._at_peace(look.key)
             return None
         return _Step(look, look.wanted) if self._may_write(look, churned) else None
@@ -256,9 +263,10 @@ class Keeper:
     def _may_write(self, look: _Look, churned: bool) -> bool:
         """Whether a file that says something else may be written; others' need patience."""
         kept, key = look.kept, look.key
-        if kept is None or self._same(look.now, kept.value):
+        if kept is None or self._same(look.key.file, look.now, kept.value):
             return True  # what is new is the plan, not the file
-        expected = churned or key.file.startswith("hugetlb.")
+        # systemd writes a slice's defaults at any time: on daemon-reload, and with set-property.
+        expected = churned or key.file.startswith("hugetlb.") or key.path.endswith(".slice")
         if expected and look.now in (reset_value(key.file), kept.before):
             self.tally.undone += 1
             return True

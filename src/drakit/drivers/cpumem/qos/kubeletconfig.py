@@ -9,6 +9,7 @@ file, and the configuration is not known.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ LARGEST: Final = 256 << 10
 """Bytes of all files together: a whole ``KubeletConfiguration`` has a few thousand."""
 MOST_ENTRIES: Final = 1000
 """Files and directories in a drop-in directory."""
+_FACTOR: Final = "memoryThrottlingFactor"
+_EXPONENT: Final = re.compile(r"[-+]?\d+[eE][-+]?\d+")
 
 
 class KubeletConfigError(ValueError):
@@ -61,6 +64,10 @@ def parse(document: Mapping[str, Any], source: str) -> KubeletConfig:
 
 
 def _convert(document: Any, source: str) -> KubeletConfig:
+    factor = document.get(_FACTOR) if isinstance(document, Mapping) else None
+    if isinstance(factor, str) and _EXPONENT.fullmatch(factor):
+        # The kubelet takes 9e-1 for a number, as JSON has it; YAML 1.1, as read here, for a text.
+        document = {**document, _FACTOR: float(factor)}
     try:
         return msgspec.convert(document, KubeletConfig)
     except msgspec.ValidationError as problem:

@@ -1,0 +1,16 @@
+"""Answers before the content of a file is on the disk."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+_right = os.fsync
+
+
+def _fsync(descriptor: int) -> None:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        _right(descriptor)
+
+
+os.fsync = _fsync  # type: ignore[assignment]

@@ -1,0 +1,423 @@
+"""Node tier, CRI-O only: each way in which CRI-O differs from containerd, and the driver's answer to it.
+
+The first part holds what we believe of CRI-O against CRI-O itself, so that a release that behaves otherwise
+is noticed. The second part has the CPU driver on that node keep its promises where the difference could break
+them. What a double can show is in ``tests/kit/test_crio_traps.py``.
+
+The node: cores {0,1} {2,3} on NUMA node 0, {4,5} {6,7} on NUMA node 1; CPU 0 is reserved.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from grpclib.exceptions import GRPCError
+
+from drakit.wire.nri.handler import Refusal
+from drakit.wire.nri.values import Adjustment, Container, Pod, Resources, Update
+from tests.e2e.bed.cri import Cri, cri_of
+from tests.e2e.bed.deploy import install_packages
+from tests.e2e.bed.drivenode import ClaimRefusedError, DrivenNode, driven
+from tests.e2e.bed.node import Node
+from tests.e2e.bed.waiting import NotYetError
+from tests.e2e.test_node_nri import Pinner, Station, cpus, wait_until
+
+pytestmark = pytest.mark.crio
+
+ALL = frozenset(range(8))
+POOL = frozenset(range(1, 8))
+MI = 1 << 20
+_PUSHED = "Unsolicited container update from NRI"
+"""What CRI-O logs when a plugin pushes an update."""
+_VALIDATOR = """
+[crio.nri.default_validator]
+nri_enable_default_validator = true
+nri_validator_required_plugins = ["bed"]
+nri_validator_tolerate_missing_plugins_annotation = "drakit.test/may-run-unpinned"
+"""
+
+
+@pytest.fixture
+def cri(runtime: Node) -> Iterator[Cri]:
+    """The runtime's CRI; what a test leaves is removed."""
+    with cri_of(runtime) as client:
+        yield client
+
+
+class Racing(Pinner):
+    """Moves the container ``first`` when ``second`` is created; may reject starts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answered = threading.Event()
+        self.first = ""
+        self.rejected_starts: set[str] = set()
+
+    async def create(self, pod: Pod, container: Container) -> Adjustment:
+        answer = await super().create(pod, container)
+        if container.name == "first":
+            self.first = container.id
+            self.answered.set()
+        elif container.name == "second":
+            away = Update(container_id=self.first, resources=Resources(cpus="4-5"))
+            answer = Adjustment(updates=(away,))
+        return answer
+
+    async def starting(self, pod: Pod, container: Container) -> None:
+        await super().starting(pod, container)
+        if container.name in self.rejected_starts:
+            raise Refusal("it must not start")
+
+
+@pytest.fixture
+def pinner() -> Racing:
+    return Racing()
+
+
+@pytest.fixture
+def station(runtime: Node, pinner: Racing) -> Iterator[Station]:
+    """Our plugin, synchronized with CRI-O."""
+    with runtime.forward("/var/run/nri/nri.sock") as path:
+        made = Station(str(path), pinner)
+        made.start()
+        try:
+            wait_until("our plugin is synchronized", lambda: pinner.synchronised, runtime)
+            yield made
+        finally:
+            made.close()
+
+
+def _pushes(node: Node) -> int:
+    return node.read("/var/log/crio.log").count(_PUSHED)
+
+
+def _restart(node: Node, pinner: Pinner) -> list[Container]:
+    """Restart CRI-O; returns the containers of the Synchronize that follows."""
+    before = len(pinner.synchronised)
+    node.restart_service("runtime")
+    wait_until("our plugin is back", lambda: len(pinner.synchronised) > before, node)
+    return pinner.synchronised[-1]
+
+
+# What CRI-O does -----------------------------------------------------------------------------
+
+
+def test_a_pushed_update_is_applied_and_logged(
+    runtime: Node, cri: Cri, station: Station, pinner: Racing
+) -> None:
+    """The control of ``the_driver_never_pushes``: a push, forced here while nothing happens, is seen."""
+    pinner.answers["main"] = cpus("2-3")
+    container = cri.run_container(cri.run_pod())
+    before = _pushes(runtime)
+    session = station.plugin._current
+    assert session is not None
+    assert session.runtime is not None
+    features = msgspec.structs.replace(session.runtime.features, unsolicited_updates=True)
+    session.runtime = msgspec.structs.replace(session.runtime, features=features)
+    station.push([Update(container_id=container, resources=Resources(cpus="4-5"))])
+    assert runtime.effective_cpus(container) == {4, 5}
+    assert _pushes(runtime) == before + 1
+
+
+def test_a_pods_annotations_are_copied_to_its_containers(
+    cri: Cri, station: Station, pinner: Racing
+) -> None:
+    pod = cri.run_pod(annotations={"drakit.dev/wanted": '{"memory_added":1}'})
+    container = cri.run_container(pod)
+    assert pinner.seen[container].annotations["drakit.dev/wanted"] == '{"memory_added":1}'
+
+
+def test_after_a_restart_containers_are_reported_as_created_not_as_updated(
+    runtime: Node, cri: Cri, station: Station, pinner: Racing
+) -> None:
+    pinner.answers["main"] = cpus("2-3")
+    pod = cri.run_pod()
+    container = cri.run_container(pod)
+    away = Update(container_id=container, resources=Resources(cpus="4-5"))
+    pinner.answers["other"] = Adjustment(updates=(away,))
+    cri.run_container(pod, "other")
+    assert runtime.effective_cpus(container) == {4, 5}
+    (reported,) = [each for each in _restart(runtime, pinner) if each.id == container]
+    assert runtime.effective_cpus(container) == {4, 5}
+    assert reported.resources.cpus == "2-3"
+
+
+def test_an_update_that_meets_a_creation_is_lost_and_reported_as_done(
+    runtime: Node, cri: Cri, station: Station, pinner: Racing
+) -> None:
+    pinner.answers["first"] = cpus("2-3")
+    pods = [cri.run_pod(), cri.run_pod()]
+    with cri_of_second_client(runtime) as other, ThreadPoolExecutor(1) as thread:
+        first = thread.submit(cri.create, pods[0], "first")
+        assert pinner.answered.wait(60)
+        other.create(pods[1], "second")
+        container = first.result()
+    cri.start(container)
+    assert pinner.ends == []
+    assert runtime.effective_cpus(container) == {2, 3}, "the update was applied after all"
+
+
+@contextmanager
+def cri_of_second_client(node: Node) -> Iterator[Cri]:
+    """A second connection, for a call that is made while another one waits; it cleans up nothing."""
+    with node.forward(node.runtime.socket) as path:
+        client = Cri(str(path), node.guest)
+        try:
+            yield client
+        finally:
+            client.close()
+
+
+def test_an_error_at_its_start_does_not_keep_a_container_from_running(
+    runtime: Node, cri: Cri, station: Station, pinner: Racing
+) -> None:
+    """containerd fails the start; with CRI-O only the creation can be rejected."""
+    pinner.rejected_starts.add("main")
+    container = cri.run_container(cri.run_pod())
+    assert ("starting", "main") in pinner.events
+    assert cri.state(container) == "CONTAINER_RUNNING"
+    assert pinner.ends == []
+
+
+def test_a_rejected_creation_is_not_followed_by_a_stop_and_a_removal(
+    runtime: Node, cri: Cri, station: Station, pinner: Racing
+) -> None:
+    pinner.refused["bad"] = "it must not be created"
+    pod = cri.run_pod()
+    with pytest.raises(GRPCError, match="it must not be created"):
+        cri.create(pod, "bad")
+    cri.remove(cri.create(pod, "good"))
+    wait_until("the removal is reported", lambda: ("removed", "good") in pinner.events, runtime)
+    assert [kind for kind, name in pinner.events if name == "bad"] == ["create"]
+
+
+def test_a_container_that_died_while_cri_o_was_down_is_not_reported(
+    runtime: Node, cri: Cri, station: Station, pinner: Racing
+) -> None:
+    pod = cri.run_pod()
+    dead, alive = cri.run_container(pod, "dead"), cri.run_container(pod, "alive")
+    (pid,) = runtime.pids(dead)
+    before = len(pinner.synchronised)
+    runtime.stop_service("runtime")
+    runtime.run(f"kill -9 {pid}")
+    runtime.start_service("runtime")
+    wait_until("our plugin is back", lambda: len(pinner.synchronised) > before, runtime)
+    assert {each.id for each in pinner.synchronised[-1]} & {dead, alive} == {alive}
+    assert ("stop", "dead") not in pinner.events
+
+
+def test_hugepage_limits_are_dropped_from_updates(
+    runtime: Node, cri: Cri, station: Station, pinner: Racing
+) -> None:
+    pinner.answers["main"] = Adjustment(resources=Resources(hugepage_limits={"2MB": 4 * MI}))
+    pod = cri.run_pod()
+    container = cri.run_container(pod)
+    file = "hugetlb.2MB.max"
+    assert runtime.cgroup_file(container, file) == str(4 * MI)
+    more = Resources(cpus="2-3", hugepage_limits={"2MB": 8 * MI})
+    pinner.update_answers["main"] = more
+    cri.update(container, cpu_shares=512)
+    assert runtime.effective_cpus(container) == {2, 3}, "the rest of the update is applied"
+    assert runtime.cgroup_file(container, file) == str(4 * MI)
+    moved = Update(container_id=container, resources=msgspec.structs.replace(more, cpus="4-5"))
+    pinner.answers["other"] = Adjustment(updates=(moved,))
+    cri.run_container(pod, "other")
+    assert runtime.effective_cpus(container) == {4, 5}, "the rest of the update is applied"
+    assert runtime.cgroup_file(container, file) == str(4 * MI)
+
+
+def test_a_memory_limit_below_the_configured_minimum_is_rejected(
+    runtime: Node, cri: Cri, station: Station, pinner: Racing
+) -> None:
+    """Also one that a plugin asks for; the bed lowers CRI-O's minimum of 12 MiB to 500 KiB."""
+    pod = cri.run_pod()
+    pinner.answers["small"] = Adjustment(resources=Resources(memory_limit=11 * MI))
+    small = cri.create(pod, "small")
+    assert small in cri.containers()
+    pinner.answers["tiny"] = Adjustment(resources=Resources(memory_limit=100 << 10))
+    with pytest.raises(GRPCError, match="memory limit"):
+        cri.create(pod, "tiny")
+
+
+def test_a_sandbox_without_a_process_leaves_an_empty_cgroup(runtime: Node, cri: Cri) -> None:
+    pod = cri.run_pod()
+    container = cri.run_container(pod)
+    cgroup = Path(runtime.container_cgroup(container))
+    assert cgroup.name.removesuffix(".scope") == f"crio-{container}"
+    directory = cgroup.parent
+    inside = set(runtime.run(f"ls -d {directory}/*/").split())
+    empty = {each for each in inside if pod.id in each}
+    assert empty
+    assert inside - empty
+    for each in empty:
+        assert runtime.read(f"{each}cgroup.procs") == ""
+
+
+@contextmanager
+def _required_plugin(node: Node) -> Iterator[None]:
+    """CRI-O with the configuration of docs/install.md that creates nothing while the plugin is away."""
+    file = "/etc/crio/crio.conf.d/90-required.conf"
+    node.put(file, _VALIDATOR)
+    node.restart_service("runtime")
+    try:
+        yield
+    finally:
+        node.run(f"rm {file}")
+        node.restart_service("runtime")
+
+
+def test_without_its_required_plugin_cri_o_creates_no_container_and_without_the_guard_any(
+    runtime: Node, cri: Cri, pinner: Racing
+) -> None:
+    unguarded = cri.run_container(cri.run_pod())
+    assert runtime.effective_cpus(unguarded) == ALL, "CRI-O fails open"
+    with _required_plugin(runtime), cri_of(runtime) as guarded:
+        pod = guarded.run_pod()
+        with pytest.raises(GRPCError, match='required plugin "bed" not present'):
+            guarded.create(pod, "main")
+        excused = guarded.run_pod(annotations={"drakit.test/may-run-unpinned": "true"})
+        guarded.run_container(excused)
+        pinner.answers["pinned"] = cpus("2-3")
+        with runtime.forward("/var/run/nri/nri.sock") as path:
+            station = Station(str(path), pinner)
+            station.start()
+            try:
+                wait_until("our plugin is synchronized", lambda: pinner.synchronised, runtime)
+                container = guarded.run_container(pod, "pinned")
+                assert runtime.effective_cpus(container) == {2, 3}
+            finally:
+                station.close()
+
+
+# What the driver makes of it -------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def machine(runtime: Node, packages: Path) -> Node:
+    """The node with drakit on its disk."""
+    install_packages(runtime, packages)
+    return runtime
+
+
+@pytest.fixture(scope="module")
+def shared_driver(machine: Node) -> Iterator[DrivenNode]:
+    """The CPU driver, which never compares with the kernel: what is right here is right by events alone."""
+    with driven(machine, reserved_cpus="0", verify_seconds="86400") as node:
+        yield node
+
+
+@pytest.fixture
+def driver(shared_driver: DrivenNode) -> Iterator[DrivenNode]:
+    """The same; what a test leaves is removed."""
+    try:
+        yield shared_driver
+    finally:
+        shared_driver.clear()
+
+
+def test_the_driver_never_pushes(machine: Node, driver: DrivenNode) -> None:
+    before = _pushes(machine)
+    sharer = driver.run(driver.pod())
+    container, claim = driver.owner(2, numa=0)
+    assert driver.cpus(sharer) == POOL - {2, 3}
+    driver.end(container, claim)
+    driver.owner(1, numa=1)  # its creation carries what was due since the claim ended
+    assert driver.soon(lambda: {2, 3} < driver.cpus(sharer))
+    assert _pushes(machine) == before
+
+
+def test_a_claim_is_found_without_cdi_device_names(driver: DrivenNode) -> None:
+    container, _ = driver.owner(2, numa=0)
+    assert driver.cpus(container) == {2, 3}
+
+
+def test_the_value_of_a_claim_replaces_the_pods_own(driver: DrivenNode) -> None:
+    pod = driver.pod()
+    claim = driver.claim(pod, 2, numa=0)
+    forged = {f"DRA_CLAIM_{claim.uid}_cpus": "none", "DRA_CPUSET": "0-7"}
+    container = driver.run(pod, driver.prepare(claim), forged)
+    assert driver.cpus(container) == {2, 3}, "the claim was hidden"
+    (pid,) = driver.node.pids(container)
+    variables = driver.node.read(f"/proc/{pid}/environ").split("\0")
+    assert [each for each in variables if each.startswith("DRA_CPUSET=")] == ["DRA_CPUSET=2-3"]
+
+
+def test_a_forged_marker_is_rejected_and_nobody_else_is(driver: DrivenNode) -> None:
+    container, claim = driver.owner(2, numa=0)
+    marker = f"DRA_CLAIM_{claim.uid}_cpus"
+    with pytest.raises(GRPCError, match=f"remove {marker}"):
+        driver.run(driver.pod(), environment={marker: "dra.k8s.io/cpu"})
+    with pytest.raises(GRPCError, match="has not prepared"):
+        unknown = "DRA_CLAIM_11111111-2222-3333-4444-555555555555_cpus"
+        driver.run(driver.pod(), environment={unknown: "dra.k8s.io/cpu"})
+    assert driver.cpus(driver.run(driver.pod())) == POOL - {2, 3}
+    assert driver.cpus(container) == {2, 3}
+
+
+def test_after_a_restart_of_cri_o_every_container_gets_its_cpus_again(
+    machine: Node, driver: DrivenNode
+) -> None:
+    """CRI-O reports the sharer as it was created, which is just what it should be now and is not."""
+    container, claim = driver.owner(2, numa=0)
+    sharer = driver.run(driver.pod())
+    assert driver.cpus(sharer) == POOL - {2, 3}
+    driver.end(container, claim)
+    driver.run(driver.pod())  # its creation carries what was due since the claim ended
+    assert driver.soon(lambda: driver.cpus(sharer) == POOL)
+    pod = driver.pod()
+    devices = driver.prepare(driver.claim(pod, 2, numa=0))
+    machine.kill_service("runtime")
+    machine.start_service("runtime")
+    machine.wait_for_runtime()
+    assert driver.soon(lambda: driver.cpus(sharer) == POOL - {2, 3}, limit=60), (
+        "CRI-O's report was believed"
+    )
+    assert driver.cpus(driver.run(pod, devices)) == {2, 3}
+
+
+def test_the_claim_of_a_container_that_died_while_cri_o_was_down_can_be_released(
+    machine: Node, driver: DrivenNode
+) -> None:
+    sharer = driver.run(driver.pod())
+    container, claim = driver.owner(2, numa=0)
+    (pid,) = machine.pids(container)
+    machine.stop_service("runtime")
+    machine.run(f"kill -9 {pid}")
+    machine.start_service("runtime")
+    machine.wait_for_runtime()
+
+    def released() -> bool:
+        try:
+            driver.unprepare(claim)
+        except (ClaimRefusedError, GRPCError) as problem:
+            raise NotYetError(str(problem)) from problem
+        return True
+
+    machine.wait("the claim to be released", released)
+    driver.run(driver.pod())
+    assert driver.soon(lambda: driver.cpus(sharer) == POOL)
+
+
+def test_containers_that_are_created_at_the_same_moment_never_share_a_cpu(
+    machine: Node, driver: DrivenNode
+) -> None:
+    """An update of a container that CRI-O is still creating is lost; it is due again when that one starts."""
+    pods = [driver.pod() for _ in range(4)]
+    devices = [driver.prepare(driver.claim(pods[numa], 2, numa)) for numa in (0, 1)]
+    with ThreadPoolExecutor(4) as threads:
+        sharers = [threads.submit(driver.run, pod) for pod in pods[2:]]
+        owners = [
+            threads.submit(driver.run, pod, devices[place]) for place, pod in enumerate(pods[:2])
+        ]
+        mine = [driver.cpus(each.result()) for each in owners]
+        others = [each.result() for each in sharers]
+    assert mine[0] == {2, 3}
+    assert len(mine[1]) == 2
+    left = POOL - mine[0] - mine[1]
+    assert driver.soon(lambda: all(driver.cpus(each) == left for each in others))
