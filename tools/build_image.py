@@ -7,6 +7,9 @@ order, so that equal inputs give equal bytes. It is an OCI layout that ``ctr ima
 ``docker load`` both take (it carries docker's ``manifest.json`` as well).
 
     python tools/build_image.py --output build/drakit-image.tar
+
+``--rootfs`` writes the files to a directory instead: ``Containerfile`` makes an image of the same
+content from it.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import io
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tarfile
@@ -53,6 +57,7 @@ DROPPED = (
     "lib2to3",
     "multiprocessing",
     "pydoc_data",
+    "sitecustomize",  # a link to /etc, which the build machine's own would be compiled through
     "sqlite3",
     "test",
     "tkinter",
@@ -63,6 +68,7 @@ DROPPED = (
 )
 PLATFORMS = {"x86_64": ("amd64", "x86_64-linux-gnu"), "aarch64": ("arm64", "aarch64-linux-gnu")}
 SITE = "opt/drakit"
+SHELLS = {"sh", "bash", "dash", "busybox"}
 LISTS_LAST = 24 * 3600.0
 """Seconds for which the archive's package lists are not asked for again."""
 EPOCH = int(os.environ.get("SOURCE_DATE_EPOCH", "1767225600"))  # 2026-01-01
@@ -227,6 +233,14 @@ def install_wheels(root: Path, machine: str, wheel: Path) -> None:
     run([*pip, *target, "--no-index", "--find-links", str(wheel.parent), "drakit"])
     for extra in ("bin", *[p.name for p in site.glob("*.so.*")]):
         shutil.rmtree(site / extra, ignore_errors=True)
+    forget_programs(site)
+
+
+def forget_programs(site: Path) -> None:
+    """Take pip's own programs, which are not in the image, out of the records: they name this Python."""
+    for record in sorted(site.glob("*.dist-info/RECORD")):
+        rows = record.read_text().splitlines(keepends=True)
+        record.write_text("".join(row for row in rows if not row.startswith("../../bin/")))
 
 
 def build_wheel(directory: Path) -> Path:
@@ -296,6 +310,19 @@ def compile_bytecode(root: Path, triplet: str) -> None:
             ],
             env=environment,
         )
+
+
+def check_content(root: Path) -> None:
+    """Fail for what must not be in the image: programs that change the user, shells, device files."""
+    for path in sorted(root.rglob("*")):
+        mode = path.lstat().st_mode
+        shown = path.relative_to(root)
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
+            raise SystemExit(f"/{shown} is neither a file nor a directory nor a link")
+        if stat.S_ISREG(mode) and mode & (stat.S_ISUID | stat.S_ISGID):
+            raise SystemExit(f"/{shown} is a setuid or setgid program")
+        if shown.name in SHELLS:
+            raise SystemExit(f"/{shown} is a shell")
 
 
 # -- OCI -----------------------------------------------------------------------------------------
@@ -404,6 +431,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--output", type=Path, default=ROOT / "build/drakit-image.tar")
+    parser.add_argument(
+        "--rootfs", type=Path, help="write the image's files to this new directory instead"
+    )
     parser.add_argument("--name", default="drakit:0.1.0", help="image name and tag")
     parser.add_argument("--machine", default=os.uname().machine, choices=sorted(PLATFORMS))
     options = parser.parse_args()
@@ -424,6 +454,11 @@ def main() -> int:
         add_programs(root)
         if options.machine == os.uname().machine:
             compile_bytecode(root, triplet)
+        check_content(root)
+        if options.rootfs:
+            shutil.copytree(root, options.rootfs, symlinks=True)
+            say(f"{options.rootfs}: the image's files")
+            return 0
         layer = layer_of(root)
         size = write_image(layer, architecture, options.name, options.output)
     say(

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from drakit.kit import watchdog
+from drakit.kit import program, watchdog
+from drakit.kit.options import HostOptions
 from drakit.kit.program import _OPEN_FILES, _allow_open_files
 
 HANG = """
@@ -65,3 +66,36 @@ def test_as_many_open_files_as_the_hard_limit_allows() -> None:
     assert _allow_open_files((1024, -1)) == _OPEN_FILES
     assert _allow_open_files((-1, -1)) == -1
     assert _allow_open_files((1 << 20, 1 << 20)) == 1 << 20, "never less than there was"
+
+
+async def test_the_program_is_watched_and_has_more_files_while_it_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched = asyncio.Event()
+    seen: list[str] = []
+
+    async def watch() -> None:
+        watched.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.append("no longer watched")
+
+    class Host:
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        async def run(self) -> None:
+            async with asyncio.timeout(60):
+                await watched.wait()
+            seen.append("served")
+
+    monkeypatch.setattr("drakit.kit.host.Host", Host)
+    monkeypatch.setattr("drakit.wire.kube.find_cluster", lambda kubeconfig: None)
+    monkeypatch.setattr("drakit.wire.kube.Client", lambda *_, **__: None)
+    monkeypatch.setattr(watchdog, "watch", watch)
+    monkeypatch.setattr(program, "_raise_open_files", lambda: seen.append("more files"))
+    made = program.Program("p", "P", "", HostOptions, lambda config, node: None)  # type: ignore[arg-type,return-value]
+    assert await program._serve(made, HostOptions(), "n", lambda: None) == 0  # type: ignore[arg-type,return-value]
+    await asyncio.sleep(0)
+    assert seen == ["more files", "served", "no longer watched"]
