@@ -248,7 +248,9 @@ def test_a_memory_limit_below_the_configured_minimum_is_rejected(
 def test_a_sandbox_without_a_process_leaves_an_empty_cgroup(runtime: Node, cri: Cri) -> None:
     pod = cri.run_pod()
     container = cri.run_container(pod)
-    directory = Path(runtime.container_cgroup(container)).parent
+    cgroup = Path(runtime.container_cgroup(container))
+    assert cgroup.name.removesuffix(".scope") == f"crio-{container}"
+    directory = cgroup.parent
     inside = set(runtime.run(f"ls -d {directory}/*/").split())
     empty = {each for each in inside if pod.id in each}
     assert empty

@@ -24,6 +24,7 @@ from .test_host import Pairs, at_work, eventually, pair, serving, world
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_module, "_OTHER_INSTANCE_SECONDS", 0.05)
     monkeypatch.setattr(host_module, "_LOAD_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(host_module, "_RUNTIME_SECONDS", 0.05)
 
 
 def host_of(node: SimulatedNode, **changes: object) -> Host:
@@ -151,9 +152,13 @@ async def test_a_newer_record_is_reported_and_left_until_its_version_is_back() -
         (path.parent / ".new").rename(path)
         await eventually(lambda: host.conditions()["checkpoint"], "noticed")
         assert "newer version" in (host.conditions()["checkpoint"] or "")
-        for call in (host.preparer.prepare, host.preparer.unprepare):
-            with pytest.raises(ClaimError, match="newer version"):
-                await call(ref("a", claim.metadata.uid))
+        with pytest.raises(ClaimError, match="newer version"):
+            await host.preparer.prepare(ref("a", claim.metadata.uid))
+        with pytest.raises(ClaimError, match="still used by"):
+            await host.preparer.unprepare(ref("a", claim.metadata.uid))
+        await node.runtime.stop(running.containers["main"].id)
+        with pytest.raises(ClaimError, match="newer version"):
+            await host.preparer.unprepare(ref("a", claim.metadata.uid))
         node.allocate("b", [pair(1)], consumers=["pb"])
         with pytest.raises(PrepareError, match="held by"):
             await node.run_pod("pb", {"main": ["b"]})

@@ -387,6 +387,30 @@ async def test_nothing_is_answered_nor_changed_while_not_ready(world, verb, look
     assert metrics.refusals.labels(part, "not-ready").value == 1
 
 
+@pytest.mark.parametrize("verb", ["prepare", "unprepare"])
+async def test_a_call_waits_for_what_is_soon_there(world, verb):
+    missing = ["soon", "soon", "soon"]
+    preparer = world.instance(
+        not_ready=lambda: missing.pop() if missing else None, patience=float("inf")
+    )
+    await getattr(preparer, verb)(world.claim())
+    assert len(world.ledger.holdings) == (1 if verb == "prepare" else 0)
+
+
+async def test_a_call_that_lost_the_runtime_while_it_waited_for_the_lock_waits_without_it(world):
+    """Another instance may need the lock meanwhile."""
+    held, looks = [], iter([None, None, "away", "away", "away"])
+
+    def not_ready():
+        held.append(world.ledger._lock.held)
+        return next(looks, None)
+
+    preparer = world.instance(not_ready=not_ready, patience=float("inf"))
+    assert await preparer.prepare(world.claim())
+    assert held[:6] == [False, False, True, False, False, False]
+    assert all(held[6:])
+
+
 async def test_nothing_is_written_down_when_the_runtime_goes_while_the_node_provides(world):
     away = []
 

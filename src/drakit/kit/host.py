@@ -49,6 +49,8 @@ _OTHER_INSTANCE_SECONDS: Final = 2.0
 _SOCKET_CHECK_SECONDS: Final = 10.0
 _SHUTDOWN_SECONDS: Final = 5.0
 _LOAD_AGAIN_SECONDS: Final = 2.0
+_RUNTIME_SECONDS: Final = 5.0
+"""How long a call waits for the runtime: it is away for a moment when instances take turns."""
 _TEND_SECONDS: Final = 10.0
 """The kubelet rewrites its cgroups on its own time, at the latest every minute for the QoS classes."""
 _PUBLISHING_SECONDS: Final = 5.0
@@ -103,6 +105,7 @@ class Host:
             in_line=self.runtime.vacate,
             user_of=self.runtime.user_of,
             not_ready=lambda: self.runtime.problem,
+            patience=_RUNTIME_SECONDS,
             metrics=self.metrics,
         )
         self.plugin = KubeletPlugin(

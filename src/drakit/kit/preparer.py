@@ -7,9 +7,9 @@ the files derived from it, those before the answer; and the other way round on t
 
 * **No call is answered before the runtime is synchronized**, nor while the connection to it is lost:
   without it nobody knows which containers run, so a claim could be given back that is in use. The
-  kubelet repeats the call. It is asked twice, at the beginning (a quick answer) and again under the
-  lock: waiting for the API server or the lock may take long, and nothing is awaited between that
-  second look and the decision.
+  kubelet repeats the call. That is checked at the beginning, where a call waits a few seconds because
+  a rolling update or a runtime's restart is soon over, and again under the lock: waiting for the API
+  server or the lock may take long, and nothing is awaited between that last look and the decision.
 * **Releasing never requires disk space.** Unprepare unlinks; the one file it writes may fail to be
   written (:mod:`drakit.kit.tombstones`).
 """
@@ -41,6 +41,7 @@ from drakit.wire.kubelet import ClaimError, ClaimRef, PreparedDevice, request_id
 
 _LOG = logging.getLogger(__name__)
 
+_READY_POLL_SECONDS: Final = 0.02
 _REMEDIES: Final = {
     errno.ENOSPC: "make room on that file system",
     errno.EDQUOT: "make room in that quota",
@@ -97,7 +98,8 @@ class Preparer:
     claim is written down, also for a repeat, and may refuse it. *in_line* is awaited before the
     kubelet is answered: until other containers have followed, as far as that is in our hands.
     *user_of* names a container that still uses a claim (by UID), if there is one. *not_ready* says
-    what is missing before any call can be answered, ``None`` when nothing is.
+    what is missing before any call can be answered, ``None`` when nothing is; a call waits for that
+    at most *patience* seconds.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class Preparer:
         in_line: Callable[[Entry], Awaitable[None]] | None = None,
         user_of: Callable[[str], str | None] = lambda uid: None,
         not_ready: Callable[[], str | None] = lambda: None,
+        patience: float = 0.0,
         metrics: Metrics | None = None,
     ) -> None:
         self._driver = driver
@@ -127,6 +130,7 @@ class Preparer:
         self._in_line = in_line
         self._user_of = user_of
         self._not_ready = not_ready
+        self._patience = patience
         self._last_told = ledger.holdings
         self._metrics = metrics
         self._tombstones = Tombstones(os.path.join(ledger.directory, ".tombstones"), ledger.boot)
@@ -159,10 +163,9 @@ class Preparer:
         """See :class:`drakit.wire.kubelet.DraHandler`."""
         started = time.monotonic()
         with self._answering("prepare", claim):
-            self._check_ready("prepared", claim)
+            await self._until_ready("prepared", claim, started + self._patience)
             wanted = await self._fetch(claim)
-            async with self._changing() as transaction:
-                self._check_ready("prepared", claim)
+            async with self._changing("prepared", claim) as transaction:
                 if self._tombstones.marked_since(claim.uid, started):
                     raise Refused(
                         f"claim {claim} was unprepared while it was being prepared; "
@@ -184,9 +187,7 @@ class Preparer:
         containers run, or are just being started (seen with 1.37.1). It comes again.
         """
         with self._answering("unprepare", claim):
-            self._check_ready("unprepared", claim)
-            async with self._changing() as transaction:
-                self._check_ready("unprepared", claim)
+            async with self._changing("unprepared", claim) as transaction:
                 if user := self._user_of(claim.uid):
                     raise Refused(
                         f"claim {claim} is still used by {user}, which has not ended; "
@@ -202,6 +203,12 @@ class Preparer:
                 known = transaction.remove(claim.uid)
             _LOG.info("unprepared" if known else "unprepared: was not known here")
 
+    async def _until_ready(self, verb: str, claim: ClaimRef, deadline: float) -> None:
+        while self._not_ready() is not None:
+            if time.monotonic() >= deadline:
+                self._check_ready(verb, claim)
+            await asyncio.sleep(_READY_POLL_SECONDS)
+
     def _check_ready(self, verb: str, claim: ClaimRef) -> None:
         missing = self._not_ready()
         if missing is not None:
@@ -211,19 +218,30 @@ class Preparer:
             )
 
     @contextlib.asynccontextmanager
-    async def _changing(self) -> AsyncIterator[Transaction]:
-        """A transaction of which others hear if the holdings are not what they last heard of.
+    async def _changing(self, verb: str, claim: ClaimRef) -> AsyncIterator[Transaction]:
+        """A transaction in which the runtime was there when it began.
 
-        Also after a failure: the change may be on disk all the same, or be another instance's.
+        Others hear of it if the holdings are not what they last heard of. Also after a failure: the
+        change may be on disk all the same, or be another instance's.
         """
-        async with self._turn, self._ledger.transaction() as transaction:
-            try:
-                yield transaction
-            finally:
-                if transaction.holdings is not self._last_told:
-                    self._last_told = transaction.holdings
-                    if self._changed is not None:
-                        self._changed(transaction.holdings)
+        deadline = time.monotonic() + self._patience
+        while True:
+            await self._until_ready(verb, claim, deadline)
+            async with self._turn, self._ledger.transaction() as transaction:
+                if self._not_ready() is not None and time.monotonic() < deadline:
+                    continue  # it went while this call waited for the lock: wait without the lock
+                self._check_ready(verb, claim)
+                try:
+                    yield transaction
+                finally:
+                    self._tell_if_changed(transaction.holdings)
+                return
+
+    def _tell_if_changed(self, holdings: Holdings) -> None:
+        if holdings is not self._last_told:
+            self._last_told = holdings
+            if self._changed is not None:
+                self._changed(holdings)
 
     @contextlib.contextmanager
     def _answering(self, verb: str, claim: ClaimRef) -> Iterator[None]:

@@ -264,9 +264,9 @@ class Roster:
             raise StatusError(Code.UNIMPLEMENTED, f"service {request.service}")
         match request.method:
             case "RegisterPlugin":
-                return self._register(peer, request.payload)
+                return self._register(peer, bytes(request.payload))
             case "UpdateContainers":
-                return await self._unsolicited(request.payload)
+                return await self._unsolicited(bytes(request.payload))
             case _:
                 raise StatusError(Code.UNIMPLEMENTED, f"method {request.method}")
 

@@ -12,7 +12,7 @@ import contextlib
 import os
 import tempfile
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from drakit.drivers.cpu.program import PROGRAM
 from drakit.kit import configuration
 from drakit.kit.host import Host
 from drakit.machine.synthetic import build
-from drakit.testing.kubelet import Pod, PodClaim, PrepareError, Use
+from drakit.testing.kubelet import Pod, PodClaim, PrepareError, UnprepareError, Use
 from drakit.testing.node import SimulatedNode
 from drakit.testing.releases import CONTAINERD_1_7, CONTAINERD_2_4, Release
 from drakit.testing.runtime import FakeContainer, RuntimeFailure
@@ -316,6 +316,18 @@ async def test_w08_ten_restarts_of_the_runtime_cost_nothing() -> None:
         assert cpus(await start(node, "plain")) == MACHINE.online - given - held(host, other)
 
 
+async def until_answered(call: Callable[[], Awaitable[object]]) -> None:
+    """Repeat a call as the kubelet does: none is answered while the runtime is not synchronized."""
+    while True:
+        try:
+            await call()
+        except (PrepareError, UnprepareError) as problem:
+            assert "the kubelet tries again" in str(problem)
+            await asyncio.sleep(0.01)
+        else:
+            return
+
+
 async def test_w09_prepares_while_the_runtime_synchronises_lose_nothing() -> None:
     """A state that synchronising replaces while claims are being prepared loses those claims."""
     async with world() as node, serving(node) as host:
@@ -328,11 +340,11 @@ async def test_w09_prepares_while_the_runtime_synchronises_lose_nothing() -> Non
         async def churn(number: int) -> None:
             mine = pod_with(f"p{number}", f"c{number}")
             while True:
-                await node.kubelet.run_pod(mine)
+                await until_answered(lambda: node.kubelet.run_pod(mine))
                 assert held(host, claims[number]).isdisjoint(given)
                 if enough.is_set():
                     return
-                await node.kubelet.stop_pod(mine.uid)
+                await until_answered(lambda: node.kubelet.stop_pod(mine.uid))
                 assert host.ledger.holdings.get(claims[number].metadata.uid) is None
 
         async with asyncio.timeout(2 * PATIENCE), asyncio.TaskGroup() as group:

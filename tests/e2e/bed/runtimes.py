@@ -30,7 +30,9 @@ _CONTAINERD = """
 exec containerd --config /bed-node/containerd.toml
 """
 _CRIO = """
-mkdir -p /run/crio /run/nri /run/lock /etc/containers
+mkdir -p /run/crio /run/nri /run/lock /etc/containers/registries.conf.d
+# The chart's image has no registry in its name, and CRI-O completes it only by what is listed here.
+echo 'unqualified-search-registries = ["docker.io"]' > /etc/containers/registries.conf.d/bed.conf
 # Before CRI-O starts: it finds the images in its storage, and needs no registry.
 [ -e {stamp} ] || {{ {load} && touch {stamp}; }}
 exec crio --config /bed-node/crio.conf

@@ -291,6 +291,72 @@ async def test_a_late_answer_is_dropped(path: str) -> None:
         assert not runtime.drops
 
 
+class Blocked(Recorder):
+    """Decides only after the deadline, without ever giving the loop back: a slow disk, for one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = threading.Event()
+        self.late = asyncio.Event()
+        self.lost: list[Adjustment | Sequence[Update]] = []
+        self.answer = Adjustment(
+            resources=Resources(cpus="2-3"),
+            updates=(Update(container_id="other", resources=Resources(cpus="4")),),
+        )
+
+    def undelivered(self, answer: Adjustment | Sequence[Update]) -> None:
+        self.lost.append(answer)
+        self.late.set()
+
+    async def create(self, pod: Pod, container: Container) -> Adjustment:
+        self.blocks.wait()
+        return await super().create(pod, container)
+
+
+async def test_a_handler_hears_that_its_answer_came_too_late(path: str) -> None:
+    """The runtime applied none of its updates, so they must not count as sent."""
+    handler = Blocked()
+
+    def release() -> None:  # from another thread: the handler blocks the loop of this one
+        threading.Timer(LATE, handler.blocks.set).start()
+
+    async with FakeRuntime(path, request_timeout=LATE) as runtime, running(path, handler):
+        await runtime.plugin_ready()
+        pod = await runtime.run_pod("web")
+        release()
+        with pytest.raises(RuntimeFailure):
+            await runtime.create(pod.id, "app")
+        await handler.late.wait()
+        assert handler.lost == [handler.answer]
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+async def test_only_late_answers_are_reported_as_undelivered(path: str, in_time: bool) -> None:
+    class Slow(Stubborn):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lost: list[object] = []
+
+        def undelivered(self, answer: Adjustment | Sequence[Update]) -> None:
+            self.lost.append(answer)
+
+    handler = Slow()
+    async with FakeRuntime(path, request_timeout=LATE) as runtime, running(path, handler):
+        await runtime.plugin_ready()
+        pod = await runtime.run_pod("web")
+        if in_time:
+            handler.release.set()
+            await runtime.create(pod.id, "app")
+            assert handler.lost == []
+        else:
+            with pytest.raises(RuntimeFailure, match="not decided"):
+                await runtime.create(pod.id, "app")
+            handler.release.set()
+            await handler.ended.wait()
+            await asyncio.sleep(0)
+            assert handler.lost == [handler.answer]
+
+
 async def test_a_deadline_that_has_passed_is_answered_at_once(path: str) -> None:
     handler = Recorder()
     async with scripted(path) as script, running(path, handler):

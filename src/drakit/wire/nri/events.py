@@ -6,13 +6,14 @@ come out as the same value here. The way back (encoding a call) serves the fake 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 from google.protobuf.message import DecodeError, Message
 
-from drakit.wire.nri import nri_pb2
+from drakit.wire.nri import nri_pb2, walking
 from drakit.wire.nri.session import Code, StatusError
 from drakit.wire.nri.values import (
     EVERY_VARIABLE,
@@ -127,12 +128,13 @@ _CONTAINER_EVENTS: Final = frozenset(CONTAINER_METHODS.values())
 _IGNORED: Final = frozenset({"Shutdown", "ValidateContainerAdjustment"})
 
 M = TypeVar("M", bound=Message)
+Payload: TypeAlias = bytes | memoryview
 
 
-def _parse(message: type[M], payload: bytes) -> M:
+def _parse(message: type[M], payload: Payload) -> M:
     parsed = message()
     try:
-        parsed.ParseFromString(payload)
+        parsed.ParseFromString(payload)  # type: ignore[arg-type]
     except DecodeError as problem:
         raise StatusError(
             Code.INVALID_ARGUMENT, f"{message.DESCRIPTOR.name} does not parse: {problem}"
@@ -140,7 +142,7 @@ def _parse(message: type[M], payload: bytes) -> M:
     return parsed
 
 
-def _configure(payload: bytes, _: tuple[str, ...]) -> Call:
+def _configure(payload: Payload, _: tuple[str, ...]) -> Call:
     message = _parse(nri_pb2.ConfigureRequest, payload)
     return Configure(
         config=message.config,
@@ -152,7 +154,9 @@ def _configure(payload: bytes, _: tuple[str, ...]) -> Call:
     )
 
 
-def _synchronize(payload: bytes, prefixes: tuple[str, ...]) -> Call:
+def _synchronize(payload: Payload, prefixes: tuple[str, ...]) -> Call:
+    with contextlib.suppress(walking.UnusualError, DecodeError):
+        return _walked_synchronize(memoryview(payload), prefixes)
     message = _parse(nri_pb2.SynchronizeRequest, payload)
     return Synchronize(
         pods=tuple([pod_from(each) for each in message.pods]),
@@ -161,14 +165,34 @@ def _synchronize(payload: bytes, prefixes: tuple[str, ...]) -> Call:
     )
 
 
-def _create(payload: bytes, prefixes: tuple[str, ...]) -> Call:
+def _walked_synchronize(payload: memoryview, prefixes: tuple[str, ...]) -> Synchronize:
+    """Each pod and container parsed and dropped in turn: variables are most of the message."""
+    pods: list[Pod] = []
+    containers: list[Container] = []
+    more = False
+    for number, wire, value, content in walking.fields(payload):
+        match number, wire:
+            case 1, walking.DELIMITED:
+                pods.append(pod_from(nri_pb2.PodSandbox.FromString(bytes(content))))
+            case 2, walking.DELIMITED:
+                container = nri_pb2.Container.FromString(bytes(content))
+                containers.append(container_from(container, prefixes))
+            case 3, walking.VARINT:
+                more = value != 0
+            case _:
+                if number <= 3:
+                    raise walking.UnusualError(f"field {number} has wire type {wire}")
+    return Synchronize(pods=tuple(pods), containers=tuple(containers), more=more)
+
+
+def _create(payload: Payload, prefixes: tuple[str, ...]) -> Call:
     message = _parse(nri_pb2.CreateContainerRequest, payload)
     return CreateContainer(
         pod=pod_from(message.pod), container=container_from(message.container, prefixes)
     )
 
 
-def _update(payload: bytes, prefixes: tuple[str, ...]) -> Call:
+def _update(payload: Payload, prefixes: tuple[str, ...]) -> Call:
     message = _parse(nri_pb2.UpdateContainerRequest, payload)
     asked = resources_from(message.linux_resources)
     return UpdateContainer(
@@ -185,14 +209,14 @@ def _update(payload: bytes, prefixes: tuple[str, ...]) -> Call:
     )
 
 
-def _stop(payload: bytes, prefixes: tuple[str, ...]) -> Call:
+def _stop(payload: Payload, prefixes: tuple[str, ...]) -> Call:
     message = _parse(nri_pb2.StopContainerRequest, payload)
     return StopContainer(
         pod=pod_from(message.pod), container=container_from(message.container, prefixes)
     )
 
 
-def _state_change(payload: bytes, prefixes: tuple[str, ...]) -> Call:
+def _state_change(payload: Payload, prefixes: tuple[str, ...]) -> Call:
     message = _parse(nri_pb2.StateChangeEvent, payload)
     if message.event in _CONTAINER_EVENTS:
         return ContainerChange(
@@ -205,7 +229,7 @@ def _state_change(payload: bytes, prefixes: tuple[str, ...]) -> Call:
     return Ignored(method=f"StateChange {message.event}")
 
 
-_DECODERS: Final[Mapping[str, Callable[[bytes, tuple[str, ...]], Call]]] = {
+_DECODERS: Final[Mapping[str, Callable[[Payload, tuple[str, ...]], Call]]] = {
     "Configure": _configure,
     "Synchronize": _synchronize,
     "CreateContainer": _create,
@@ -216,7 +240,7 @@ _DECODERS: Final[Mapping[str, Callable[[bytes, tuple[str, ...]], Call]]] = {
 
 
 def decode_call(
-    service: str, method: str, payload: bytes, prefixes: tuple[str, ...] = EVERY_VARIABLE
+    service: str, method: str, payload: Payload, prefixes: tuple[str, ...] = EVERY_VARIABLE
 ) -> Call:
     """The call as a value; containers have the variables that begin with one of *prefixes*.
 

@@ -19,9 +19,10 @@ HEADER: Final = struct.Struct(">IIBB")
 LONGEST_SENT: Final = 4 << 20
 """What a Go peer accepts. A longer answer would cost us the connection, so none is ever sent."""
 
-LONGEST_READ: Final = 64 << 20
+LONGEST_READ: Final = 128 << 20
 """Runtimes with ttrpc before 1.2.6 (containerd up to 1.7.25) send a longer Synchronize on big
-nodes; the reference implementation dies of it, we read it."""
+nodes; the reference implementation dies of it, we read it. It is in memory once (see
+:mod:`drakit.wire.nri.walking`), which half of the chart's memory limit has room for."""
 
 
 class Frame(NamedTuple):

@@ -7,12 +7,13 @@ write. It does no I/O, knows no clock and is used by the plugin and by the fake 
 
 from __future__ import annotations
 
+import contextlib
 from enum import IntEnum
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from drakit.wire.nri import ttrpc_pb2
+from drakit.wire.nri import ttrpc_pb2, walking
 from drakit.wire.nri.frames import (
     LONGEST_SENT,
     REQUEST,
@@ -26,6 +27,8 @@ from drakit.wire.nri.mux import MuxDecoder, mux_message
 
 _HIGHEST_STREAM: Final = 0xFFFFFFFF
 _LONGEST_STATUS: Final = 64 << 10
+_LONGEST_COPIED: Final = 1 << 20
+"""Requests up to this length are parsed as a whole."""
 
 
 class Code(IntEnum):
@@ -57,13 +60,13 @@ class Request(NamedTuple):
     """A call from the peer. It must be answered exactly once.
 
     *timeout* is the caller's remaining time in seconds when it was sent: None means it named
-    none, zero or less that it has given up already.
+    none, zero or less that it has given up already. A long *payload* is a view of what was read.
     """
 
     stream: int
     service: str
     method: str
-    payload: bytes
+    payload: bytes | memoryview
     timeout: float | None
 
 
@@ -73,6 +76,39 @@ class Response(NamedTuple):
     stream: int
     payload: bytes
     error: StatusError | None
+
+
+def request_envelope(data: bytes | bytearray) -> tuple[str, str, bytes | memoryview, int]:
+    """Service, method, payload and timeout in nanoseconds of a ttrpc request.
+
+    A long payload is not copied. Raises ``DecodeError``.
+    """
+    if len(data) > _LONGEST_COPIED:
+        with contextlib.suppress(walking.UnusualError, UnicodeDecodeError, DecodeError):
+            return _walked_envelope(memoryview(data))
+    envelope = ttrpc_pb2.Request()
+    envelope.ParseFromString(data)  # type: ignore[arg-type]
+    return envelope.service, envelope.method, envelope.payload, envelope.timeout_nano
+
+
+def _walked_envelope(data: memoryview) -> tuple[str, str, memoryview, int]:
+    service, method, payload, timeout = "", "", data[:0], 0
+    for number, wire, value, content in walking.fields(data):
+        match number, wire:
+            case 1, walking.DELIMITED:
+                service = str(content, "utf-8")
+            case 2, walking.DELIMITED:
+                method = str(content, "utf-8")
+            case 3, walking.DELIMITED:
+                payload = content
+            case 4, walking.VARINT:
+                timeout = walking.signed(value)
+            case 5, walking.DELIMITED:
+                ttrpc_pb2.KeyValue.FromString(bytes(content))  # nobody looks at it
+            case _:
+                if number <= 5:
+                    raise walking.UnusualError(f"field {number} has wire type {wire}")
+    return service, method, payload, timeout
 
 
 class Session:
@@ -132,21 +168,14 @@ class Session:
         if frame.data is None:
             self._refuse(frame.stream, Code.RESOURCE_EXHAUSTED, "request is too long")
             return None
-        envelope = ttrpc_pb2.Request()
         try:
-            envelope.ParseFromString(frame.data)  # type: ignore[arg-type]
+            service, method, payload, nanoseconds = request_envelope(frame.data)
         except DecodeError as problem:
             self._refuse(frame.stream, Code.INVALID_ARGUMENT, f"request does not parse: {problem}")
             return None
         self._open.add(frame.stream)
-        nanoseconds = envelope.timeout_nano
-        return Request(
-            frame.stream,
-            envelope.service,
-            envelope.method,
-            envelope.payload,
-            nanoseconds / 1e9 if nanoseconds else None,
-        )
+        timeout = nanoseconds / 1e9 if nanoseconds else None
+        return Request(frame.stream, service, method, payload, timeout)
 
     def _response(self, frame: Frame) -> Response | None:
         if frame.kind != RESPONSE:
