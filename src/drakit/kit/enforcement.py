@@ -17,6 +17,7 @@ or the driver changed, and then with lookups only.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -657,6 +658,7 @@ def _within(wanted: Mapping[str, object], told: Mapping[str, object]) -> bool:
     return not wanted or all(told.get(key) == value for key, value in wanted.items())
 
 
+@functools.lru_cache(maxsize=64)  # containers without claims all change from one list to another
 def _same_list(wanted: str, told: str) -> bool:
     if not wanted or wanted == told:
         return True

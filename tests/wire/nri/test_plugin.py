@@ -313,18 +313,22 @@ class Blocked(Recorder):
         return await super().create(pod, container)
 
 
-async def test_a_handler_hears_that_its_answer_came_too_late(path: str) -> None:
+async def test_a_handler_hears_that_its_answer_came_too_late(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The runtime applied none of its updates, so they must not count as sent."""
     handler = Blocked()
+    late = Conversation._late
 
-    def release() -> None:  # from another thread: the handler blocks the loop of this one
-        threading.Timer(LATE, handler.blocks.set).start()
+    def noticed(self: Conversation, request: Request) -> None:  # in the socket's thread
+        late(self, request)
+        handler.blocks.set()
 
+    monkeypatch.setattr(Conversation, "_late", noticed)
     async with FakeRuntime(path, request_timeout=LATE) as runtime, running(path, handler):
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
-        release()
-        with pytest.raises(RuntimeFailure):
+        with pytest.raises(RuntimeFailure, match="not decided"):
             await runtime.create(pod.id, "app")
         await handler.late.wait()
         assert handler.lost == [handler.answer]
