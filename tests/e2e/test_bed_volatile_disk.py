@@ -102,13 +102,16 @@ def test_a_write_with_fua_is_durable_alone(disk: VolatileDisk, client: Client) -
 def test_a_cut_may_keep_any_part_of_what_was_not_flushed(
     disk: VolatileDisk, client: Client
 ) -> None:
-    client.write(0, bytes([1]) * 1024)
-    client.write(4096, bytes([2]) * 512)
+    client.write(1024, bytes([1]) * 4096)  # the end of one sector and the beginning of the next
+    client.write(8192, bytes([2]) * 512)
     seen = {
-        (left[0], left[512], left[4096])
+        (left[1024], left[4096], left[8192])
         for left in (disk.after_cut(random.Random(seed)) for seed in range(100))
     }
     assert seen == {(a, b, c) for a in (0, 1) for b in (0, 1) for c in (0, 2)}
+    for seed in range(20):
+        left = disk.after_cut(random.Random(seed))
+        assert len(set(left[1024:4096])) == len(set(left[4096:5120])) == 1, "a sector is torn"
 
 
 def test_a_forced_write_is_not_lost_to_an_older_one(disk: VolatileDisk, client: Client) -> None:

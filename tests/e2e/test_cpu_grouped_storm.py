@@ -1,7 +1,8 @@
 """A storm: pods of all kinds come and go in any way, the driver dies at random, and the kernel is asked.
 
 From the node's cgroups, over and over: no moment at which two pods own one CPU, none at which a
-container of the shared pool runs on an owner's; and in the end everything is given back.
+container of the shared pool runs on an owner's; and in the end everything is given back. All that was
+seen is written down, and the history checker, which knows nothing else, must find nothing wrong in it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tests.e2e.bed.driver import ChartDriver
 from tests.e2e.bed.kubernetes import Manifest
 from tests.e2e.bed.node import Node
 from tests.e2e.bed.waiting import NotYetError
-from tests.e2e.bed.watch import Watch, watched, watching
+from tests.e2e.bed.watch import Watch, judged, record_file, watched, watching
 from tests.e2e.cpu import BUSY, amount, claim, on_numa_node, pod_with, running, template
 
 pytestmark = pytest.mark.groups
@@ -180,17 +181,24 @@ def test_no_cpu_is_owned_twice_at_any_moment(
     pods: int,
     deaths: int,
     seed: int | None,
+    request: pytest.FixtureRequest,
 ) -> None:
+    record = record_file(request.node.name)
     cpu_driver.deploy(driverConfig={"reservedCPUs": "0"})
     seed = int(os.environ.get("DRAKIT_E2E_SEED", "0")) or seed or random.randrange(1, 1 << 32)
     print(f"the storm's seed: DRAKIT_E2E_SEED={seed}")
     cluster.apply(watched(busybox_pod("resident", BUSY), "sharer"), namespace)
     (resident,) = running(cluster, namespace, "resident")
-    with watching(node) as watch:
+    with watching(node, record=record) as watch:
         Storm(cluster, cpu_driver, namespace, seed).rage(pods, deaths, watch)
         cluster.wait("all CPUs to be given back", lambda: resident.cpus == EVERYTHING)
         report = watch.report()
     print(report, f"{len(report.owners)} containers owned CPUs")
     report.check()
+    history = judged(record)
+    print(f"{record}: {dict(history.seen)}, undecided: {dict(history.undecided)}")
+    history.check()
+    assert history.seen["containers"] >= len(report.owners)
+    assert history.seen["ownerships"] >= pods // 3
     assert len(report.owners) >= pods // 3, "too few pods came to own CPUs: this was no storm"
     assert cpu_driver.ledger(node) == {}

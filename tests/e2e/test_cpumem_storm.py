@@ -1,7 +1,8 @@
 """A storm of pods that claim CPUs, memory and hugepages; the driver dies at random; the kernel is asked.
 
 From the node's cgroups and ``/sys/devices/system/node``, over and over: no CPU with two owners, no NUMA
-node whose memory or hugepages are promised to more than it has; and in the end all is given back.
+node whose memory or hugepages are promised to more than it has; and in the end all is given back. The
+record of all CPUs that were seen is judged by the history checker.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tests.e2e.bed.holder import hold, install_holder, with_holder
 from tests.e2e.bed.kubernetes import Manifest
 from tests.e2e.bed.memorywatch import watching_memory
 from tests.e2e.bed.node import Node
-from tests.e2e.bed.watch import watched, watching
+from tests.e2e.bed.watch import judged, record_file, watched, watching
 from tests.e2e.cpu import BUSY, claim, pod_with, running
 from tests.e2e.cpumem import MI, MemoryKernel, holding_pod, on_numa_node, wanting
 from tests.e2e.test_cpu_grouped_storm import Storm
@@ -122,7 +123,9 @@ def test_nothing_is_promised_twice_at_any_moment(
     pods: int,
     deaths: int,
     seed: int | None,
+    request: pytest.FixtureRequest,
 ) -> None:
+    record = record_file(request.node.name)
     config = {"reservedCPUs": "0", "memoryQoS": "claims"}
     cpumem_driver.deploy(driverConfig=config, kubeletConfig="/bed-node/kubelet.json")
     install_holder(node)
@@ -130,13 +133,17 @@ def test_nothing_is_promised_twice_at_any_moment(
     print(f"the storm's seed: DRAKIT_E2E_SEED={seed}")
     cluster.apply(watched(busybox_pod("resident", BUSY), "sharer"), namespace)
     (resident,) = running(cluster, namespace, "resident")
-    with watching(node) as cpus, watching_memory(node) as memory:
+    with watching(node, record=record) as cpus, watching_memory(node) as memory:
         MemoryStorm(cluster, cpumem_driver, namespace, seed).rage(pods, deaths, cpus)
         cluster.wait("all CPUs to be given back", lambda: resident.cpus == EVERYTHING)
         seen, promised = cpus.report(), memory.report()
     print(seen, promised)
     seen.check()
     promised.check()
+    history = judged(record)
+    print(f"{record}: {dict(history.seen)}, undecided: {dict(history.undecided)}")
+    history.check()
+    assert history.seen["containers"] >= len(seen.owners)
     assert promised.pods >= pods // 2, "too few pods came to be promised memory: this was no storm"
     assert cpumem_driver.ledger(node) == {}
     pod = cluster.api.get("v1", "Pod", "resident", namespace)

@@ -30,7 +30,8 @@ _HAS_FLAGS, _SEND_FLUSH, _SEND_FUA = 1, 4, 8
 _READ, _WRITE, _DISCONNECT, _FLUSH = 0, 1, 2, 3
 _FUA = 1
 _EINVAL = 22
-_SECTOR = 512
+_SECTOR = 4096
+"""What the disk writes as a whole: nothing smaller is torn, as in disks with sectors of 4 KiB."""
 
 
 class VolatileDisk:
@@ -100,10 +101,9 @@ class VolatileDisk:
     def _left(self, dice: random.Random | None) -> bytes:
         left = bytearray(self._durable)
         for offset, data, forced in self._pending if dice is not None else ():
-            for at in range(0, len(data), _SECTOR):
+            for start, part in _sectors(offset, data):
                 if forced or (dice is not None and dice.random() < 0.5):
-                    part = data[at : at + _SECTOR]
-                    left[offset + at : offset + at + len(part)] = part
+                    left[start : start + len(part)] = part
         return bytes(left)
 
     # -- the server --------------------------------------------------------------------------------
@@ -193,6 +193,15 @@ class VolatileDisk:
         return _EINVAL, b""
 
 
+def _sectors(offset: int, data: bytes) -> Iterator[tuple[int, bytes]]:
+    """A write in parts that do not cross from one sector into the next."""
+    at = offset
+    while at < offset + len(data):
+        end = min((at // _SECTOR + 1) * _SECTOR, offset + len(data))
+        yield at, data[at - offset : end - offset]
+        at = end
+
+
 def _receive(connection: socket.socket, count: int) -> bytes:
     data = bytearray()
     while len(data) < count:
@@ -215,7 +224,8 @@ LABEL = "volatile"
 def empty_file_system(place: Path) -> bytes:
     """A small ext4 file system with a journal and the label :data:`LABEL`, made in *place*."""
     image = place / "empty.img"
-    made = _run("mke2fs", "-q", "-t", "ext4", "-L", LABEL, str(image), "8M")
+    size = ("-b", str(_SECTOR))
+    made = _run("mke2fs", "-q", "-t", "ext4", *size, "-L", LABEL, str(image), "16M")
     if made.returncode:
         raise RuntimeError(f"mke2fs: {made.stderr}")
     return image.read_bytes()

@@ -15,6 +15,7 @@ Every reading, every checkpoint file and the driver's absences can be written to
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from tests.history import checker
 from .guest import CONTAINER_CGROUP
 from .kubernetes import Manifest
 from .node import Node
+from .pins import REPOSITORY
 
 Role = Literal["owner", "sharer"]
 CHECKPOINTS = "/var/lib/kubelet/plugins"
@@ -107,6 +109,18 @@ def watching(
         yield watch
     finally:
         watch.end()
+
+
+def record_file(name: str) -> Path:
+    """A fresh file among the artifacts for the record of the test *name*; it is kept in any case."""
+    path = (
+        REPOSITORY
+        / "build/e2e-artifacts/history"
+        / f"{re.sub(r'[^a-zA-Z0-9.-]+', '_', name)}.jsonl"
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    return path
 
 
 def judged(record: Path) -> checker.Report:
