@@ -279,19 +279,64 @@ async def inject(scenario, error, lasting=()):
 
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("scenario", SCENARIOS)
-async def test_any_single_operation_may_fail(scenario, error, record_property):
+async def test_any_single_operation_may_fail(scenario, error):
     injected, problems = await inject(scenario, error)
-    record_property("faults", injected)
     assert problems == [], f"{len(problems)} problems with {injected} faults"
     assert injected >= LEAST_CALLS.get(scenario, 1)
 
 
 @pytest.mark.parametrize(("error", "about"), LASTING, ids=["full", "read-only"])
 @pytest.mark.parametrize("scenario", ["first_start", "first_prepare", "reboot", "life"])
-async def test_a_disk_may_stay_full_or_read_only(scenario, error, about, record_property):
+async def test_a_disk_may_stay_full_or_read_only(scenario, error, about):
     injected, problems = await inject(scenario, error, about)
-    record_property("faults", injected)
     assert problems == [], f"{len(problems)} problems with {injected} faults"
+
+
+async def damaged_record(root, fault):
+    """Start on a damaged record with a fault; returns what is wrong then and afterwards."""
+    trial, problems = Trial(root), []
+    await one_claim(trial)
+    (_, numbers) = trial.answers.pop("old")
+    path = trial.node.ledger.path("uid-old")
+    with open(path, "rb") as file:
+        damaged = file.read().replace(b"default", b"DEFAULT")
+    with open(path, "wb") as file:
+        file.write(damaged)
+    node = trial.node = Node(root)
+    with Interposer(root, fault):
+        for step in (node.start, lambda: node.prepare("new"), lambda: node.unprepare("old")):
+            try:
+                await step()
+            except (ClaimError, OSError) as answer:
+                problems += unclear(f"uid- {answer}", fault)
+                break
+    await node.start()
+    gone = node.ledger.unreadable == {} and not os.path.exists(path)
+    await node.prepare("third")
+    for name in ("new", "third"):
+        if name in held(node.ledger) and not gone and not trial.numbers(name).isdisjoint(numbers):
+            problems.append(f"{name} has {trial.numbers(name)} of the damaged record's {numbers}")
+    await node.unprepare("old")
+    await node.prepare("old")
+    taken = list(itertools.chain(*held(node.ledger).values()))
+    if len(taken) != len(set(taken)) or node.ledger.unreadable or node.ledger.problem:
+        problems.append(f"at the end: {held(node.ledger)} {node.ledger.unreadable}")
+    return problems
+
+
+@pytest.mark.parametrize("error", ERRORS)
+async def test_a_damaged_record_keeps_its_numbers_whatever_fails(error):
+    number, problems = 0, []
+    while True:
+        number += 1
+        with tempfile.TemporaryDirectory(dir=IN_MEMORY) as root:
+            fault = Fault(number, error)
+            found = await damaged_record(root, fault)
+            problems += [f"call {number}, {fault.hit}: {problem}" for problem in found]
+        if not fault.hit:
+            break
+    assert problems == [], f"{len(problems)} problems with {number - 1} faults"
+    assert number > 60
 
 
 @pytest.mark.parametrize("name", ["old", "new"])

@@ -483,6 +483,17 @@ async def test_what_a_damaged_record_was_known_to_hold_stays_held_by_all(tmp_pat
             await put(ledger, entry("b", "2"))
 
 
+async def test_damage_found_by_the_transaction_that_assigns_gives_nothing_away(
+    tmp_path: Path,
+) -> None:
+    ledger = await made(tmp_path, entry("a", "2"))
+    damaged = encode(entry("a", "2")).replace(b"name-a", b"name-X")
+    (tmp_path / "a.json").write_bytes(damaged)
+    with pytest.raises(Conflict, match="unreadable"):
+        await put(ledger, entry("b", "2"))
+    assert names(tmp_path) == {"a.json.unreadable"}
+
+
 async def test_a_quarantined_claim_that_another_instance_released_is_free(tmp_path: Path) -> None:
     first, second = await made(tmp_path, entry("a", "2")), await made(tmp_path)
     (tmp_path / "a.json").write_bytes(b"")
