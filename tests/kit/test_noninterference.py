@@ -198,6 +198,29 @@ def test_a_container_on_a_lost_claim_keeps_its_cpus_where_names_are_not_reported
     assert enforcer.orphaned({LOST}, lambda known: True) == {}, "it ended"
 
 
+def test_cpus_that_containers_without_claims_use_are_not_held_on_a_variables_word() -> None:
+    enforcer = Enforcer(Pinner, Holdings, trust_cdi=False)
+    marked = Reported(
+        id="id-x", name="main", pod_id="sandbox-1", state=State.RUNNING,
+        env=(f"{MARKER_PREFIX}{LOST}_r0={KIND}",), resources=Resources(cpus="6-7"),
+    )  # fmt: skip
+    plain = Reported(
+        id="id-y", name="main", pod_id="sandbox-2", state=State.RUNNING,
+        resources=Resources(cpus="0-6"),
+    )  # fmt: skip
+    enforcer.take_over([pod(), pod(2)], [marked, plain])
+    assert enforcer.orphaned({LOST}) == {LOST: CpuSet([7])}
+
+
+def test_a_device_names_the_user_of_a_claim_nothing_else_is_known_of() -> None:
+    enforcer = Enforcer(Pinner, Holdings)
+    running = Reported(
+        id="id-x", pod_id="sandbox-1", state=State.RUNNING, cdi_devices=devices(LOST)
+    )
+    enforcer.synchronize([pod()], [running])
+    assert [known.reported.id for known in enforcer.users_of(LOST)] == ["id-x"]
+
+
 def test_containers_of_the_go_driver_keep_their_cpus() -> None:
     """Its device is named without a request, its variable is another one."""
     uid = "11111111-1111-4111-8111-111111111111"
