@@ -21,6 +21,7 @@ from tests.e2e.bed.deploy import install_packages
 from tests.e2e.bed.drivenode import DrivenNode, driven
 from tests.e2e.bed.driver import ChartDriver
 from tests.e2e.bed.node import Node
+from tests.e2e.bed.pins import Pins
 from tests.e2e.bed.watch import watched, watching
 from tests.e2e.cpu import BUSY, Kernel, amount, claim, on_numa_node, pod_with, running
 
@@ -120,7 +121,7 @@ def suspended(node: Node, driver: ChartDriver, cluster: Cluster) -> Iterator[Non
 
 
 def test_pods_and_containers_are_slices_and_scopes_of_systemd(
-    cluster: Cluster, node: Node, systemd: Systemd, residents: Residents
+    cluster: Cluster, node: Node, systemd: Systemd, residents: Residents, pins: Pins
 ) -> None:
     assert node.read("/proc/1/comm").strip() == "systemd"
     pod = cluster.api.get("v1", "Pod", "owner", residents.namespace)
@@ -132,9 +133,11 @@ def test_pods_and_containers_are_slices_and_scopes_of_systemd(
     ]
     scope = systemd.scope(residents.owner.container)
     assert re.fullmatch(r"(cri-containerd|crio)-[0-9a-f]{64}\.scope", scope)
-    # The runtime's update of a running container reaches systemd's own record, too.
     assert systemd.show(scope, "AllowedCPUs") == "2-3"
-    assert systemd.show(systemd.scope(residents.sharer.container), "AllowedCPUs") == "1 4-7"
+    # An update of a running container reaches systemd's own record where the runtime does it; where it
+    # takes no pushed updates, the driver writes the cgroup and systemd keeps what it had.
+    if node.runtime.service == "containerd" and not pins.containerd_is_debians:
+        assert systemd.show(systemd.scope(residents.sharer.container), "AllowedCPUs") == "1 4-7"
 
 
 def test_reloading_and_reexecuting_systemd_changes_no_cpuset(
@@ -229,17 +232,18 @@ def test_daemons_of_the_node_may_run_on_claimed_cpus_unless_their_slice_is_limit
 
 def _crash(node: Node, systemd: Systemd) -> None:
     """Nobody but its unit starts it again."""
-    before = int(systemd.show("containerd.service", "NRestarts"))
-    node.kill_service("containerd")
+    unit = f"{node.runtime.service}.service"
+    before = int(systemd.show(unit, "NRestarts"))
+    node.kill_service("runtime")
     node.wait(
         "the unit to start it again",
-        lambda: int(systemd.show("containerd.service", "NRestarts")) > before,
+        lambda: int(systemd.show(unit, "NRestarts")) > before,
     )
     node.wait_for_runtime()
 
 
 def _restart(node: Node, systemd: Systemd) -> None:
-    node.restart_service("containerd")
+    node.restart_service("runtime")
 
 
 @pytest.mark.parametrize(
