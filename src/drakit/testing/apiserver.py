@@ -218,11 +218,15 @@ class FakeApiServer:
     # -- the objects, from outside ----------------------------------------------------------------
 
     def add(self, plural: str, document: Document, *, namespace: str = "") -> Document:
-        """Create an object, under the same rules as a request."""
+        """Create an object, under the same rules as a request, then write its status, if it has one."""
         kind = KINDS[plural]
         if kind.namespaced and not namespace:
             namespace = (document.get("metadata") or {}).get("namespace") or "default"
         created = self.table.create(kind, namespace, document)
+        if kind.created_without_status and "status" in document:
+            key = (plural, namespace, created["metadata"]["name"])
+            status = {"status": document["status"]}
+            created = self.table.update(kind, key, status, subresource="status")
         self._notify()
         return created
 
@@ -438,10 +442,9 @@ class FakeApiServer:
         limit = int(seen.query.get("limit") or 0)
         metadata: Document = {"resourceVersion": str(revision)}
         if limit and len(found) > start + limit:
-            metadata |= {
-                "continue": f"{number}.{revision}.{start + limit}",
-                "remainingItemCount": len(found) - start - limit,
-            }
+            metadata["continue"] = f"{number}.{revision}.{start + limit}"
+            if not (seen.query.get("fieldSelector") or seen.query.get("labelSelector")):
+                metadata["remainingItemCount"] = len(found) - start - limit
         else:
             del self._pages[number]
         page = found[start : start + limit] if limit else found[start:]
