@@ -124,8 +124,8 @@ class FakeApiServer:
         """``(verb, plural)`` pairs answered with 403."""
         self.unserved: set[str] = set() if self.table.minor >= 37 else {"devicetaintrules"}
         """Plurals answered as a server does that does not know them."""
-        self.gone_as_event = False
-        """Whether 410 comes as an ERROR event in the stream instead of as an HTTP status."""
+        self.gone_as_event = True
+        """Whether 410 comes as an ERROR event in the stream, as from the real server, or as an HTTP status."""
         self.chance: Callable[[Seen], Fault | None] | None = None
         """Asked for every request: a fault to happen to it."""
         self._tls = tls
@@ -465,13 +465,11 @@ class FakeApiServer:
                 raise Refusal(422, "Invalid", "fieldManager: Required value: is required for apply")
             force = seen.query.get("force") == "true"
             return self.table.apply(kind, key, body, manager, subresource=subresource, force=force)
-        stored = self.table.get(key)
-        if how == "application/json-patch+json":
-            changed = _json_patch(stored, body)
-        elif how in ("application/merge-patch+json", "application/strategic-merge-patch+json"):
-            changed = merge_patch(stored, body)
-        else:
+        merging = ("application/merge-patch+json", "application/strategic-merge-patch+json")
+        if how not in ("application/json-patch+json", *merging):
             raise Refusal(415, "UnsupportedMediaType", f"no patch: {how}")
+        stored = self.table.get(key)
+        changed = merge_patch(stored, body) if how in merging else _json_patch(stored, body)
         return self.table.update(kind, key, changed, subresource=subresource)
 
     def _review(self, body: Document) -> Document:
