@@ -5,7 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import json
+import urllib.error
+import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -14,14 +19,27 @@ from drakit.core.quantity import Quantity
 from drakit.kit.driver import Offer, PoolOffer
 from drakit.kit.dropping import Dropped
 from drakit.kit.publisher import Publisher
-from drakit.wire.kube import SLICES, Client, Cluster, Endpoint, Gone, Invalid, Object, Selection
+from drakit.testing.apiserver import FakeApiServer
+from drakit.wire.kube import (
+    SLICES,
+    Client,
+    Cluster,
+    Endpoint,
+    Forbidden,
+    Gone,
+    Invalid,
+    Object,
+    Selection,
+    Unauthorized,
+)
 from drakit.wire.kube.credentials import Certificate, Credential, Fixed
 from drakit.wire.kube.tls import AuthorityFile
 from tests.e2e.bed.host import Ability
+from tests.e2e.bed.kubernetes import ApiError
 from tests.e2e.bed.oracle import Oracle
 from tests.kit.limit_cases import CASES
 from tests.kit.test_limits import server_takes
-from tests.wire.kube.scenarios import SCENARIOS
+from tests.wire.kube.scenarios import SCENARIOS, slice_of
 
 # Limits and gates are those of one release.
 pytestmark = pytest.mark.newest
@@ -52,6 +70,170 @@ def real(oracle: Oracle) -> Cluster:
 async def test_scenario(real: Cluster, scenario: Callable[[Client, str], Awaitable[None]]) -> None:
     async with Client(real) as client:
         await scenario(client, scenario.__name__.replace("_", "-"))
+
+
+_GATED: dict[str, dict[str, Any]] = {
+    "plain": {"devices": [{"name": "d"}]},
+    "DRADeviceTaints": {
+        "devices": [{"name": "d", "taints": [{"key": "example.com/t", "effect": "NoSchedule"}]}]
+    },
+    "DRADeviceBindingConditions": {
+        "devices": [
+            {
+                "name": "d",
+                "bindsToNode": True,
+                "bindingConditions": ["example.com/a"],
+                "bindingFailureConditions": ["example.com/b"],
+            }
+        ]
+    },
+    "DRAConsumableCapacity": {
+        "devices": [
+            {
+                "name": "d",
+                "allowMultipleAllocations": True,
+                "capacity": {"c": {"value": "8", "requestPolicy": {"default": "1"}}},
+            }
+        ]
+    },
+    "DRAPartitionableDevices": {
+        "sharedCounters": [{"name": "s", "counters": {"c": {"value": "4"}}}],
+    },
+    "DRANodeAllocatableResources": {
+        "devices": [
+            {
+                "name": "d",
+                "nodeAllocatableResources": {"cpu": {"mapping": {"deviceMultiplier": "1"}}},
+            }
+        ]
+    },
+    "DRAListTypeAttributes": {"devices": [{"name": "d", "attributes": {"a": {"ints": [1]}}}]},
+    "DRAOptionalNodeOperations": {
+        "skipNodeOperations": ["NodePrepareResources"],
+        "devices": [{"name": "d"}],
+    },
+}
+"""Slices, each with the fields of one feature gate."""
+
+
+@pytest.mark.parametrize("gate", _GATED)
+async def test_the_fake_stores_and_rejects_gated_fields_like_the_server(
+    real: Cluster, oracle: Oracle, gate: str
+) -> None:
+    """With the default gates of this release: the same fields are kept, dropped or missed."""
+    release = ".".join(oracle.plane.pins.kubernetes.split(".")[:2])
+    pool = {"name": "p", "generation": 1, "resourceSliceCount": 1}
+    driver = f"{gate.lower()}.example.com"
+    spec = {"driver": driver, "nodeName": "gated", "pool": pool, **_GATED[gate]}
+
+    async def stored(cluster: Cluster) -> Any:
+        async with Client(cluster) as client:
+            try:
+                body = {"metadata": {"generateName": "gated-"}, "spec": spec}
+                made = await client.create(SLICES, body)
+            except Invalid:
+                return "rejected"
+            await client.delete(SLICES, made.name)
+        for device in made.raw["spec"].get("devices", []):
+            for taint in device.get("taints", []):
+                del taint["timeAdded"]
+        return made.raw["spec"]
+
+    async with FakeApiServer(version=release) as fake:
+        assert await stored(fake.cluster()) == await stored(real)
+
+
+async def test_a_bookmark_has_a_version_and_comes_only_if_it_is_allowed(
+    oracle: Oracle, real: Cluster
+) -> None:
+    """The server sends one about two seconds before the end of a watch that saw a change."""
+    start = json.loads(oracle.api.raw("GET", SLICES.path()))["metadata"]["resourceVersion"]
+    parameters = f"watch=1&timeoutSeconds=8&resourceVersion={start}"
+    path = f"{SLICES.path()}?{parameters}&fieldSelector=spec.nodeName%3Dnobody"
+
+    def watch(more: str) -> list[Any]:
+        return [json.loads(line) for line in oracle.api.raw("GET", path + more).splitlines()]
+
+    both = asyncio.gather(
+        asyncio.to_thread(watch, ""), asyncio.to_thread(watch, "&allowWatchBookmarks=true")
+    )
+    async with Client(real) as client:
+        made = await client.create(SLICES, slice_of("marked", "a"))
+        await client.delete(SLICES, made.name)
+    without, allowed = await both
+    assert without == []
+    assert {event["type"] for event in allowed} == {"BOOKMARK"}
+    last = allowed[-1]["object"]
+    assert last["kind"] == "ResourceSlice"
+    assert int(last["metadata"]["resourceVersion"]) > int(made.resource_version), "also of others"
+
+
+async def test_who_is_not_known_and_who_may_not(oracle: Oracle, real: Cluster) -> None:
+    """401 for a wrong token; 403 names the verb; a SelfSubjectAccessReview says the same."""
+    wrong = dataclasses.replace(real, credentials=Fixed(Credential("wrong")))
+    async with Client(wrong) as client:
+        with pytest.raises(Unauthorized):
+            await client.list(SLICES)
+    name = {"name": "nobody", "namespace": "default"}
+    oracle.api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": name}, "default")
+    token = oracle.api.token("default", "nobody")
+    known = dataclasses.replace(real, credentials=Fixed(Credential(token)))
+    async with Client(known) as client:
+        with pytest.raises(Forbidden, match='cannot list resource "resourceslices"'):
+            await client.list(SLICES)
+    for api, allowed in ((oracle.api.as_bearer(token), False), (oracle.api, True)):
+        asked = {"verb": "list", "resource": "resourceslices", "group": "resource.k8s.io"}
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": asked},
+        }
+        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        assert api.call("POST", path, review)["status"]["allowed"] is allowed
+
+
+def test_a_collection_is_deleted_by_its_selector(oracle: Oracle) -> None:
+    """What a kubelet does with the slices of its node or of one driver."""
+    pool = {"name": "p", "generation": 1, "resourceSliceCount": 1}
+    for node in ("collected", "kept"):
+        spec = {"driver": "collect.example.com", "nodeName": node, "pool": pool, "devices": []}
+        head = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice"}
+        oracle.api.create({**head, "metadata": {"name": f"collect-{node}"}, "spec": spec})
+    fields = "spec.nodeName%3Dcollected,spec.driver%3Dcollect.example.com"
+    oracle.api.raw("DELETE", f"{SLICES.path()}?fieldSelector={fields}")
+    left = json.loads(oracle.api.raw("GET", SLICES.path()))["items"]
+    names = {item["metadata"]["name"] for item in left}
+    assert names & {"collect-collected", "collect-kept"} == {"collect-kept"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content_type", "status"),
+    [
+        ("POST", "/apis/resource.k8s.io/v1/resourceclaims", "application/json", 405),
+        ("PATCH", "/apis/resource.k8s.io/v1/resourceslices/x", "text/plain", 415),
+        ("PATCH", "/api/v1/nodes/x", "application/apply-patch+yaml", 422),
+    ],
+    ids=["no namespace", "no patch", "no field manager"],
+)
+def test_requests_that_make_no_sense(
+    oracle: Oracle, method: str, path: str, content_type: str, status: int
+) -> None:
+    """The same statuses as the fake's."""
+    body = {"metadata": {"name": "x"}}
+    with pytest.raises(ApiError) as caught:
+        oracle.api.raw(method, path, body, content_type=content_type)
+    assert caught.value.status == status
+    with FakeApiServer().in_thread() as fake:
+        request = urllib.request.Request(
+            fake.url + path,
+            json.dumps(body).encode(),
+            {"Content-Type": content_type},
+            method=method,
+        )
+        with pytest.raises(urllib.error.HTTPError) as answered:
+            urllib.request.urlopen(request)
+        answered.value.close()
+    assert answered.value.code == status
 
 
 async def test_the_api_has_the_limits_we_check(real: Cluster) -> None:
@@ -229,3 +411,35 @@ async def test_a_restarted_server_is_followed_again(oracle: Oracle, real: Cluste
         with pytest.raises(Gone):
             async for _ in bench.client.watch(SLICES, resource_version="1", seconds=5):
                 pass
+
+
+async def test_what_etcd_has_forgotten_is_410(oracle: Oracle, real: Cluster) -> None:
+    """For a watch as an event in its stream, for the next page of a list as the answer's status."""
+    pool = {"name": "p", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "old.example.com", "nodeName": "old", "pool": pool, "devices": []}
+    async with Client(real) as client:
+        for _ in range(3):
+            made = await client.create(SLICES, {"metadata": {"generateName": "o-"}, "spec": spec})
+        page = await client.get_document(f"{SLICES.path()}?limit=1")
+        await client.delete(SLICES, made.name)
+    etcd = oracle.plane.children["etcd"].process.args
+    assert isinstance(etcd, list)
+    (url,) = [a.partition("=")[2] for a in etcd if a.startswith("--listen-client-urls=")]
+    newest = json.loads(_post(f"{url}/v3/kv/range", {"key": "AA=="}))["header"]["revision"]
+    _post(f"{url}/v3/kv/compaction", {"revision": newest, "physical": True})
+    oracle.plane.restart("kube-apiserver")  # its cache would still know
+    first = oracle.api.raw("GET", f"{SLICES.path()}?watch=1&resourceVersion=1&timeoutSeconds=5")
+    event = json.loads(first.splitlines()[0])
+    assert (event["type"], event["object"]["code"]) == ("ERROR", 410)
+    assert event["object"]["reason"] == "Expired"
+    with pytest.raises(ApiError) as caught:
+        token = page["metadata"]["continue"]
+        oracle.api.raw("GET", f"{SLICES.path()}?limit=1&continue={token}")
+    assert caught.value.status == 410
+
+
+def _post(url: str, body: object) -> bytes:
+    request = urllib.request.Request(url, json.dumps(body).encode())
+    with urllib.request.urlopen(request) as answer:
+        content: bytes = answer.read()
+        return content

@@ -56,6 +56,10 @@ class Kind:
     name: str
     namespaced: bool = True
     has_status: bool = False
+    has_generation: bool = False
+    """Whether the server counts how often the spec changed."""
+    created_without_status: bool = False
+    """Whether a status in the request that creates an object is dropped."""
 
     @property
     def api_version(self) -> str:
@@ -72,8 +76,15 @@ _DRA: Final = "resource.k8s.io"
 KINDS: Final[Mapping[str, Kind]] = {
     kind.plural: kind
     for kind in (
-        Kind(_DRA, "v1", "resourceslices", "ResourceSlice", namespaced=False),
-        Kind(_DRA, "v1", "resourceclaims", "ResourceClaim", has_status=True),
+        Kind(_DRA, "v1", "resourceslices", "ResourceSlice", namespaced=False, has_generation=True),
+        Kind(
+            _DRA,
+            "v1",
+            "resourceclaims",
+            "ResourceClaim",
+            has_status=True,
+            created_without_status=True,
+        ),
         Kind(_DRA, "v1", "resourceclaimtemplates", "ResourceClaimTemplate"),
         Kind(_DRA, "v1", "deviceclasses", "DeviceClass", namespaced=False),
         Kind(_DRA, "v1", "devicetaintrules", "DeviceTaintRule", namespaced=False, has_status=True),
@@ -172,7 +183,11 @@ class ObjectTable:
         if namespace:
             metadata["namespace"] = namespace
         identity = uuid.UUID(int=self._random.getrandbits(128), version=4)
-        metadata |= {"uid": str(identity), "creationTimestamp": self._now(), "generation": 1}
+        metadata |= {"uid": str(identity), "creationTimestamp": self._now()}
+        if kind.has_generation:
+            metadata["generation"] = 1
+        if kind.created_without_status:
+            document.pop("status", None)
         document |= {"apiVersion": kind.api_version, "kind": kind.name}
         self._admit(kind, document, None)
         if keep:
@@ -202,7 +217,7 @@ class ObjectTable:
         document["metadata"]["resourceVersion"] = stored["metadata"]["resourceVersion"]
         if document == stored:
             return stored  # a write that changes nothing makes no new version
-        if document.get("spec") != stored.get("spec"):
+        if kind.has_generation and document.get("spec") != stored.get("spec"):
             document["metadata"]["generation"] = stored["metadata"].get("generation", 1) + 1
         if stored["metadata"].get("deletionTimestamp") and not document["metadata"].get(
             "finalizers"

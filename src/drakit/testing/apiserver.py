@@ -124,8 +124,8 @@ class FakeApiServer:
         """``(verb, plural)`` pairs answered with 403."""
         self.unserved: set[str] = set() if self.table.minor >= 37 else {"devicetaintrules"}
         """Plurals answered as a server does that does not know them."""
-        self.gone_as_event = False
-        """Whether 410 comes as an ERROR event in the stream instead of as an HTTP status."""
+        self.gone_as_event = True
+        """Whether 410 comes as an ERROR event in the stream, as from the real server, or as an HTTP status."""
         self.chance: Callable[[Seen], Fault | None] | None = None
         """Asked for every request: a fault to happen to it."""
         self._tls = tls
@@ -218,11 +218,15 @@ class FakeApiServer:
     # -- the objects, from outside ----------------------------------------------------------------
 
     def add(self, plural: str, document: Document, *, namespace: str = "") -> Document:
-        """Create an object, under the same rules as a request."""
+        """Create an object, under the same rules as a request, then write its status, if it has one."""
         kind = KINDS[plural]
         if kind.namespaced and not namespace:
             namespace = (document.get("metadata") or {}).get("namespace") or "default"
         created = self.table.create(kind, namespace, document)
+        if kind.created_without_status and "status" in document:
+            key = (plural, namespace, created["metadata"]["name"])
+            status = {"status": document["status"]}
+            created = self.table.update(kind, key, status, subresource="status")
         self._notify()
         return created
 
@@ -438,10 +442,9 @@ class FakeApiServer:
         limit = int(seen.query.get("limit") or 0)
         metadata: Document = {"resourceVersion": str(revision)}
         if limit and len(found) > start + limit:
-            metadata |= {
-                "continue": f"{number}.{revision}.{start + limit}",
-                "remainingItemCount": len(found) - start - limit,
-            }
+            metadata["continue"] = f"{number}.{revision}.{start + limit}"
+            if not (seen.query.get("fieldSelector") or seen.query.get("labelSelector")):
+                metadata["remainingItemCount"] = len(found) - start - limit
         else:
             del self._pages[number]
         page = found[start : start + limit] if limit else found[start:]
@@ -462,13 +465,11 @@ class FakeApiServer:
                 raise Refusal(422, "Invalid", "fieldManager: Required value: is required for apply")
             force = seen.query.get("force") == "true"
             return self.table.apply(kind, key, body, manager, subresource=subresource, force=force)
-        stored = self.table.get(key)
-        if how == "application/json-patch+json":
-            changed = _json_patch(stored, body)
-        elif how in ("application/merge-patch+json", "application/strategic-merge-patch+json"):
-            changed = merge_patch(stored, body)
-        else:
+        merging = ("application/merge-patch+json", "application/strategic-merge-patch+json")
+        if how not in ("application/json-patch+json", *merging):
             raise Refusal(415, "UnsupportedMediaType", f"no patch: {how}")
+        stored = self.table.get(key)
+        changed = merge_patch(stored, body) if how in merging else _json_patch(stored, body)
         return self.table.update(kind, key, changed, subresource=subresource)
 
     def _review(self, body: Document) -> Document:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import msgspec
 import pytest
 
-from drakit.core.objects import Device, ObjectMeta, Pool, ResourceSlice, ResourceSliceSpec
+from drakit.core.objects import Device, ObjectMeta, Pool, ResourceSlice, ResourceSliceSpec, Taint
 from drakit.wire.kube import (
     CLAIMS,
     NODES,
@@ -49,6 +50,11 @@ def slice_of(
 
 def selection_of(word: str) -> Selection:
     return Selection(fields=f"spec.driver={word}.example.com,spec.nodeName={word}-node")
+
+
+def claim_of(name: str) -> dict[str, Any]:
+    request = {"name": "r", "exactly": {"deviceClassName": "c"}}
+    return {"metadata": {"name": name}, "spec": {"devices": {"requests": [request]}}}
 
 
 async def an_object_is_created_read_and_deleted(client: Client, word: str) -> None:
@@ -257,12 +263,162 @@ async def namespaces_are_apart(client: Client, word: str) -> None:
     await client.delete(CLAIMS, word, namespace="default")
 
 
+async def the_server_counts_generations(client: Client, word: str) -> None:
+    """Of a slice: 1 at first, one more for another spec, the same for other metadata; of a claim: none."""
+    made = await client.create(SLICES, slice_of(word, "a"))
+    assert made.raw["metadata"]["generation"] == 1
+    labeled = await client.patch(SLICES, made.name, {"metadata": {"labels": {"x": "1"}}})
+    assert labeled.raw["metadata"]["generation"] == 1
+    changed = await client.patch(SLICES, made.name, {"spec": {"devices": [{"name": "b"}]}})
+    assert changed.raw["metadata"]["generation"] == 2
+    claim = await client.create(CLAIMS, claim_of(word), namespace="default")
+    assert "generation" not in claim.raw["metadata"]
+    await client.delete(CLAIMS, word, namespace="default")
+
+
+async def a_created_claim_has_no_status(client: Client, word: str) -> None:
+    """Whoever creates a ResourceClaim cannot allocate or reserve it in the same request."""
+    reserved = [{"resource": "pods", "name": "p", "uid": "u"}]
+    body = {**claim_of(word), "status": {"reservedFor": reserved}}
+    made = await client.create(CLAIMS, body, namespace="default")
+    assert not made.raw.get("status")
+    await client.delete(CLAIMS, word, namespace="default")
+
+
+async def finalizers_keep_a_deleted_object(client: Client, word: str) -> None:
+    metadata = {"name": word, "finalizers": ["example.com/hold"]}
+    made = await client.create(CONFIG_MAPS, {"metadata": metadata}, namespace="default")
+    await client.delete(CONFIG_MAPS, word, namespace="default")
+    held = await client.get(CONFIG_MAPS, word, namespace="default")
+    assert held.raw["metadata"]["deletionTimestamp"]
+    assert held.resource_version != made.resource_version
+    await client.delete(CONFIG_MAPS, word, namespace="default")
+    again = await client.get(CONFIG_MAPS, word, namespace="default")
+    assert again.resource_version == held.resource_version
+    released = {"metadata": {"finalizers": None}}
+    await client.patch(CONFIG_MAPS, word, released, namespace="default")
+    with pytest.raises(NotFound):
+        await client.get(CONFIG_MAPS, word, namespace="default")
+
+
+async def a_watch_without_a_version_begins_with_what_exists(client: Client, word: str) -> None:
+    made = await client.create(SLICES, slice_of(word, "a"))
+    stream = client.watch(SLICES, selection_of(word), resource_version="", seconds=60)
+    async with contextlib.aclosing(stream):
+        first = await anext(stream)
+    assert (first.kind, first.object.uid) == (EventKind.ADDED, made.uid)
+
+
+async def who_leaves_a_selection_is_deleted_for_its_watch(client: Client, word: str) -> None:
+    selected = Selection(namespace="default", labels=f"word={word}")
+    start = await client.list(CONFIG_MAPS, selected)
+    await client.create(CONFIG_MAPS, {"metadata": {"name": word}}, namespace="default")
+    for value in (word, "other", None):
+        labels = {"metadata": {"labels": {"word": value}}}
+        last = await client.patch(CONFIG_MAPS, word, labels, namespace="default")
+    stream = client.watch(
+        CONFIG_MAPS, selected, resource_version=start.resource_version, seconds=60
+    )
+    seen = []
+    async with contextlib.aclosing(stream):
+        async for event in stream:
+            if event.kind is not EventKind.BOOKMARK:
+                seen.append(event)
+            if len(seen) == 2:
+                break
+    assert [event.kind for event in seen] == [EventKind.ADDED, EventKind.DELETED]
+    added, deleted = (event.object for event in seen)
+    assert deleted.raw["metadata"]["labels"] == {"word": word}, "as it was when it was selected"
+    versions = [int(each.resource_version) for each in (added, deleted, last)]
+    assert versions == sorted(set(versions)), "with the version of the change that ended it"
+    await client.delete(CONFIG_MAPS, word, namespace="default")
+
+
+async def pages_are_of_one_moment(client: Client, word: str) -> None:
+    """What is created or deleted while pages are read does not change the pages."""
+    for number in range(3):
+        await client.create(SLICES, slice_of(word, "a", name=f"{word}-{number}"))
+    fields = selection_of(word).fields.replace("=", "%3D")
+    path = f"{SLICES.path()}?limit=2&fieldSelector={fields}"
+    first = await client.get_document(path)
+    assert [item["metadata"]["name"] for item in first["items"]] == [f"{word}-0", f"{word}-1"]
+    assert not {"apiVersion", "kind"} & first["items"][0].keys()
+    assert "remainingItemCount" not in first["metadata"], "not counted with a selector"
+    await client.delete(SLICES, f"{word}-2")
+    await client.create(SLICES, slice_of(word, "a", name=f"{word}-9"))
+    rest = await client.get_document(f"{path}&continue={first['metadata']['continue']}")
+    assert [item["metadata"]["name"] for item in rest["items"]] == [f"{word}-2"]
+    assert rest["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
+    assert not rest["metadata"].get("continue")
+    everything = await client.get_document(f"{SLICES.path()}?limit=1")
+    assert everything["metadata"]["remainingItemCount"] >= 2
+
+
+async def selectors_exclude_and_know_the_pool(client: Client, word: str) -> None:
+    made = await client.create(SLICES, slice_of(word, "a", pool=f"{word}-pool"))
+    for fields, there in (
+        (f"spec.pool.name={word}-pool", True),
+        (f"spec.driver={word}.example.com,spec.pool.name!={word}-pool", False),
+        (f"spec.driver={word}.example.com,spec.pool.name!=other", True),
+        (f"metadata.name={made.name}", True),
+    ):
+        found = await client.list(SLICES, Selection(fields=fields))
+        assert [item.uid for item in found.items] == ([made.uid] if there else [])
+
+
+async def patches_that_do_not_fit_change_nothing(client: Client, word: str) -> None:
+    made = await client.create(SLICES, slice_of(word, "a"))
+    for operation in (
+        {"op": "test", "path": "/metadata/name", "value": "other"},
+        {"op": "remove", "path": "/metadata/labels/missing"},
+    ):
+        with pytest.raises(Invalid):
+            await client.patch(SLICES, made.name, [operation], kind=Patch.JSON)
+    stale = {"metadata": {"resourceVersion": "1", "labels": {"x": "1"}}}
+    with pytest.raises(Conflict):
+        await client.patch(SLICES, made.name, stale)
+    with pytest.raises(NotFound):
+        await client.patch(SLICES, f"{word}-missing", {"metadata": {"labels": {"x": "1"}}})
+    assert (await client.get(SLICES, made.name)).resource_version == made.resource_version
+
+
+async def a_name_is_required(client: Client, word: str) -> None:
+    body = slice_of(word, "a")
+    with pytest.raises(Invalid):
+        await client.create(SLICES, msgspec.structs.replace(body, metadata=ObjectMeta()))
+
+
+async def what_is_not_served_is_not_found(client: Client, word: str) -> None:
+    with pytest.raises(NotFound, match="could not find the requested resource"):
+        await client.get_document(f"/apis/resource.k8s.io/v1/{word}")
+
+
+async def a_taint_gets_its_time(client: Client, word: str) -> None:
+    device = Device(name="a", taints=(Taint(key="example.com/t", effect="NoSchedule"),))
+    body = slice_of(word)
+    body = msgspec.structs.replace(body, spec=msgspec.structs.replace(body.spec, devices=(device,)))
+    made = await client.create(SLICES, body)
+    (taint,) = made.raw["spec"]["devices"][0]["taints"]
+    assert taint["timeAdded"]
+
+
 async def the_version_is_told(client: Client, word: str) -> None:
     del word
     assert (await client.get_document("/version"))["gitVersion"].startswith("v1.")
 
 
 SCENARIOS = [
+    the_server_counts_generations,
+    a_created_claim_has_no_status,
+    finalizers_keep_a_deleted_object,
+    a_watch_without_a_version_begins_with_what_exists,
+    who_leaves_a_selection_is_deleted_for_its_watch,
+    pages_are_of_one_moment,
+    selectors_exclude_and_know_the_pool,
+    patches_that_do_not_fit_change_nothing,
+    a_name_is_required,
+    what_is_not_served_is_not_found,
+    a_taint_gets_its_time,
     a_dry_run_leaves_nothing,
     a_generated_name_is_cut,
     a_stale_update_is_a_conflict,
