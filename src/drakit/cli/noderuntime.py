@@ -15,13 +15,12 @@ from typing import Any, Final
 from drakit.drivers.cpumem.preflight import pods_cgroup
 from drakit.kit.options import HostOptions
 from drakit.kit.selfcheck import Finding
+from drakit.wire.nri.versions import capabilities_of
 
 _CRIO_SOCKET: Final = "var/run/crio/crio.sock"
 _CRIO_FILE: Final = "etc/crio/crio.conf"
 _CRIO_DIRECTORY: Final = "etc/crio/crio.conf.d"
 _CRIO_VERSION: Final = "var/run/crio/version"
-_CRIO_PUSHES: Final = (1, 37)
-"""The first release of CRI-O with NRI 0.12; before, a pushed update can block the runtime for good."""
 _CDI_DIRECTORIES: Final = ("/etc/cdi", "/var/run/cdi")
 _LARGEST_FILE: Final = 1 << 20
 _DOMAIN: Final = re.compile(r"[^:\s]+:[^:\s]+:([^:\s]+)(?::|\s|\0|$)")
@@ -139,10 +138,10 @@ def about_crio(config: HostOptions) -> Iterator[Finding]:
 def what_crio_cannot(crio: Crio, config: HostOptions) -> Iterator[Finding]:
     """What this release of CRI-O does not do, and what the driver does instead.
 
-    All that depends on the release is here.
+    Which releases that are is in the table the driver itself uses; an unknown one cannot do it.
     """
-    numbers = tuple(int(part) for part in crio.release.split(".")[:2]) if crio.release else ()
-    if numbers >= _CRIO_PUSHES:
+    version, features = capabilities_of("cri-o", crio.release)
+    if features.unsolicited_updates:
         return
     compared = bool(config.cgroup_root and config.verify_seconds)
     instead = (
@@ -153,7 +152,7 @@ def what_crio_cannot(crio: Crio, config: HostOptions) -> Iterator[Finding]:
     )
     yield _note(
         "runtime",
-        f"updates of running containers cannot be pushed to CRI-O before 1.37 (NRI before 0.12); "
+        f"updates of running containers cannot be pushed to this CRI-O (NRI {version}, 0.12.1 is needed); "
         f"{instead}",
         "nothing to do: cgroupRoot must stay writable for the driver"
         if compared

@@ -1,0 +1,27 @@
+"""The page about container runtimes says what the drivers' table says."""
+
+from __future__ import annotations
+
+from drakit.wire.nri.versions import RUNTIMES, Features
+
+from .pages import rows, text_of
+
+PAGE = text_of("docs/runtimes.md")
+HEADS = ("runtime", "from release", "NRI", "CDI device names are reported", "updates can be pushed")
+
+
+def test_every_release_of_the_table_is_listed_as_it_is() -> None:
+    listed = rows(PAGE, *HEADS, "evidence")
+    word = {True: "yes", False: "no"}
+    assert listed == [
+        [
+            name,
+            ".".join(map(str, row.first)),
+            str(row.nri),
+            word[row.reports_cdi_devices],
+            word[Features.of(row.nri).unsolicited_updates],
+            row.evidence,
+        ]
+        for name, table in RUNTIMES.items()
+        for row in table
+    ]
