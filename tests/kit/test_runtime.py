@@ -560,6 +560,23 @@ async def test_without_nri_required_means_not_ready_and_optional_means_so_be_it(
         await it.stop()
 
 
+async def test_a_defect_in_background_work_is_reported(
+    directory: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(directory, CONTAINERD_2_4) as it:
+
+        async def broken() -> None:
+            raise KeyError("on purpose")
+
+        monkeypatch.setattr(it.host, "ledger_changed", broken)
+        pod = await it.runtime.run_pod("web")
+        await it.runtime.run(pod.id, "app")
+        await until(lambda: "background work for containers failed" in caplog.text)
+        failures = it.metrics.task_failures.labels("containers")
+        assert failures.value >= 1
+        assert it.host.problem is None
+
+
 async def test_the_lock_is_free_after_the_end(directory: Path) -> None:
     async with world(directory, CONTAINERD_2_4):
         lock = FileLock(str(directory / "nri.lock"))

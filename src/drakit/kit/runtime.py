@@ -266,6 +266,8 @@ class RuntimeHost(Handler):
         if not drifts:
             return
         count_found(drifts, self._metrics)
+        for drift in drifts:
+            _LOG.log(logging.WARNING if drift.ran else logging.INFO, "drift found: %s", drift)
         self.enforcer.untold(drift.container_id for drift in drifts)
         await self.ledger_changed()
         left = [d for d in find_drift(self.enforcer, tree, container_ids) if d in drifts]
@@ -473,7 +475,14 @@ class RuntimeHost(Handler):
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Report a defect; what the task was to do follows from the next event or look anyway."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            self._metrics.task_failures.labels("containers").inc()
+            _LOG.error("background work for containers failed", exc_info=problem)
 
     async def _vouching(self, ask: Callable[[], T]) -> T:
         """Ask the enforcer; when it does not know a claim's pod, let the API server decide.
