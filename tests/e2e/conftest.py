@@ -51,6 +51,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         reasons["groups"] = "kube-scheduler 1.34 looks at the first group of a slice only"
     if not load_pins().is_crio:
         reasons["crio"] = "is about CRI-O: runs with DRAKIT_E2E_RUNTIME=crio"
+    else:
+        reasons["containerd"] = "is about containerd, and this is CRI-O: see test_crio.py"
     if (guest := load_pins().guest) != "systemd":
         reasons["systemd"] = f"is about systemd, and this is the {guest} guest"
     for item in items:

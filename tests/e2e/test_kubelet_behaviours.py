@@ -7,9 +7,11 @@ rolling updates, refusals that heal and pods deleted by force have end-to-end te
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from drakit.testing.kubelet_claims import read_checkpoint
 from tests.e2e.bed.cluster import Cluster, busybox_pod
 from tests.e2e.bed.driver import ChartDriver
 from tests.e2e.bed.kubernetes import Manifest
@@ -112,6 +114,32 @@ def test_a_claim_that_no_container_uses_is_prepared_all_the_same(
         "the claim's CPUs are kept, and not given to who names none"
     )
     assert any(_uid(cluster, "unused", namespace) in name for name in driver.ledger(node))
+
+
+def test_a_restarted_kubelet_removes_the_slices_and_keeps_its_checkpoint(
+    cluster: Cluster, node: Node, driver: ChartDriver, namespace: str, tmp_path: Path
+) -> None:
+    """What the fake kubelet does at its start, and the file that it writes and reads."""
+    cluster.apply([claim("two", amount(2, on_numa_node(0))), pod_with("owner", "two")], namespace)
+    running(cluster, namespace, "owner")
+    (before,) = cluster.slices("dra.cpu", node.name)
+    node.restart_service("kubelet")
+    cluster.wait_for_ready(node)
+
+    def other() -> bool:
+        found = cluster.slices("dra.cpu", node.name)
+        return bool(found) and found[0]["metadata"]["uid"] != before["metadata"]["uid"]
+
+    cluster.wait("a slice in place of the removed one", other)
+    copy = tmp_path / "dra_manager_state"
+    copy.write_text(node.read("/var/lib/kubelet/dra_manager_state"))
+    infos = {info.uid: info for info in read_checkpoint(str(copy))}
+    info = infos[_uid(cluster, "two", namespace)]
+    pod = cluster.api.get("v1", "Pod", "owner", namespace)["metadata"]["uid"]
+    assert (info.name, info.namespace, info.pods) == ("two", namespace, {pod})
+    (device,) = info.drivers["dra.cpu"]
+    assert device.pool == node.name
+    assert device.cdi
 
 
 def test_slices_that_somebody_deletes_are_written_again(

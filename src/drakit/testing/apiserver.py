@@ -125,7 +125,7 @@ class FakeApiServer:
         self.unserved: set[str] = set() if self.table.minor >= 37 else {"devicetaintrules"}
         """Plurals answered as a server does that does not know them."""
         self.gone_as_event = True
-        """Whether 410 comes as an ERROR event in the stream, as from the real server, or as a status."""
+        """Whether 410 comes as an ERROR event in the stream, as from the real one, or as an HTTP status."""
         self.chance: Callable[[Seen], Fault | None] | None = None
         """Asked for every request: a fault to happen to it."""
         self._tls = tls

@@ -1,0 +1,440 @@
+"""Node tier: what ``drakit.testing.runtime`` assumes of a container runtime, checked with a real one.
+
+``docs/developers/fakes.md`` lists every assumption with its test; those about CRI-O are in ``test_crio.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from grpclib.exceptions import GRPCError
+
+from drakit.wire.nri import conversation
+from drakit.wire.nri.handler import Cause, Handler, Refusal
+from drakit.wire.nri.values import Adjustment, Container, Pod, Resources, State, Update
+from drakit.wire.nri.versions import PINNING_EVENTS, Event
+from tests.e2e.bed.cri import Cri, cri_of
+from tests.e2e.bed.node import Node
+from tests.e2e.bed.pins import Pins
+from tests.e2e.test_node_nri import Pinner, Station, cpus, wait_until
+
+ALL = frozenset(range(8))
+POD_EVENTS = frozenset({Event.RUN_POD_SANDBOX, Event.STOP_POD_SANDBOX, Event.REMOVE_POD_SANDBOX})
+_SPEC = {
+    "cdiVersion": "0.6.0",
+    "kind": "fakes.test/thing",
+    "devices": [{"name": "one", "containerEdits": {"env": ["THING=one", "MORE=2"]}}],
+}
+
+
+class Observer(Pinner):
+    """Also records pods, looks at the node when a container starts, and can block or misbehave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rejected_starts: set[str] = set()
+        self.updates_itself: set[str] = set()
+        self.meeting: asyncio.Event | None = None
+        """Set when two creations are asked about at once; each waits a second for another one."""
+        self._within = 0
+        self.blocking: dict[str, threading.Event] = {}
+        self.on_start: Callable[[str], object] | None = None
+        self.seen_at_start: dict[str, object] = {}
+        self.pods: dict[str, Pod] = {}
+        self.stopped: dict[str, Container] = {}
+        self.resized: list[tuple[str, str]] = []
+
+    async def create(self, pod: Pod, container: Container) -> Adjustment:
+        if self.meeting is not None:
+            await self._meet(self.meeting)
+        if container.name in self.blocking:
+            self.blocking[container.name].wait(120)  # the whole plugin answers nothing meanwhile
+        answer = await super().create(pod, container)
+        self.pods[pod.id] = pod
+        if container.name in self.updates_itself:
+            own = Update(container_id=container.id, resources=Resources(cpus="1"))
+            return Adjustment(updates=(own,))
+        return answer
+
+    async def _meet(self, meeting: asyncio.Event) -> None:
+        self._within += 1
+        if self._within > 1:
+            meeting.set()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(meeting.wait(), 1.0)
+        self._within -= 1
+
+    async def update(
+        self, pod: Pod, container: Container, resources: Resources
+    ) -> Sequence[Update]:
+        self.resized.append((container.resources.cpus, resources.cpus))
+        return await super().update(pod, container, resources)
+
+    async def starting(self, pod: Pod, container: Container) -> None:
+        await super().starting(pod, container)
+        if self.on_start is not None:
+            self.seen_at_start[container.name] = await asyncio.to_thread(
+                self.on_start, container.id
+            )
+        if container.name in self.rejected_starts:
+            raise Refusal("it must not start")
+
+    async def stop(self, pod: Pod, container: Container) -> Sequence[Update]:
+        self.stopped[container.name] = container
+        return await super().stop(pod, container)
+
+    async def pod_started(self, pod: Pod) -> None:
+        self.events.append(("pod started", pod.name))
+
+    async def pod_stopped(self, pod: Pod) -> None:
+        self.events.append(("pod stopped", pod.name))
+
+    async def pod_removed(self, pod: Pod) -> None:
+        self.events.append(("pod removed", pod.name))
+
+    def about(self, name: str) -> list[str]:
+        """The events of one container or pod, in order."""
+        return [kind for kind, whose in self.events if whose == name]
+
+
+@pytest.fixture
+def cri(runtime: Node) -> Iterator[Cri]:
+    """The runtime's CRI; what a test leaves is removed."""
+    with cri_of(runtime) as client:
+        yield client
+
+
+@contextmanager
+def connected(runtime: Node, handler: Handler, **changes: Any) -> Iterator[Station]:
+    """A plugin of ours with changed options, connecting until the end."""
+    with runtime.forward("/var/run/nri/nri.sock") as path:
+        made = Station(str(path), handler)
+        for name, value in changes.items():
+            msgspec.structs.force_setattr(made._options, name, value)  # also what we would reject
+        made.start()
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+@contextmanager
+def cri_of_second_client(node: Node) -> Iterator[Cri]:
+    """A second connection, for a call that is made while another one waits; it cleans up nothing."""
+    with node.forward(node.runtime.socket) as path:
+        client = Cri(str(path), node.guest)
+        try:
+            yield client
+        finally:
+            client.close()
+
+
+@pytest.fixture
+def pinner() -> Observer:
+    return Observer()
+
+
+@pytest.fixture
+def station(runtime: Node, pinner: Observer) -> Iterator[Station]:
+    """Our plugin, synchronized, with the events of pods as well."""
+    with connected(runtime, pinner, events=PINNING_EVENTS | POD_EVENTS) as made:
+        wait_until("our plugin is synchronized", lambda: pinner.synchronised, runtime)
+        yield made
+
+
+def _restart(node: Node, pinner: Pinner) -> dict[str, Container]:
+    """Restart the runtime; the containers of the Synchronize that follows, by name."""
+    before = len(pinner.synchronised)
+    node.restart_service("runtime")
+    wait_until("our plugin is back", lambda: len(pinner.synchronised) > before, node)
+    return {each.name: each for each in pinner.synchronised[-1]}
+
+
+# The life of pods and containers ---------------------------------------------------------------
+
+
+def test_events_come_in_this_order_and_with_these_values(
+    runtime: Node, cri: Cri, station: Station, pinner: Observer
+) -> None:
+    """The cgroup exists at the start; a stopped container is reported after its end."""
+    pinner.on_start = runtime.effective_cpus
+    pinner.answers["main"] = cpus("2-3")
+    pod = cri.run_pod()
+    container = cri.create(pod)
+    assert pinner.seen[container].state is State.UNKNOWN
+    cri.start(container)
+    assert pinner.seen_at_start["main"] == {2, 3}
+    told = pinner.pods[pod.id]
+    assert (told.name, told.namespace, told.uid) == (pod.name, "default", pod.uid)
+    assert container in pinner.seen[container].cgroups_path
+    (pid,) = runtime.pids(container)
+    cgroup = runtime.container_cgroup(container)
+    cri.stop(container)
+    wait_until("the stop is reported", lambda: "main" in pinner.stopped, runtime)
+    assert not runtime.exists(f"/proc/{pid}")
+    wait_until("its cgroup is gone", lambda: not runtime.exists(cgroup), runtime)
+    cri.remove_pod(pod)
+    wait_until("the removal is reported", lambda: "pod removed" in pinner.about(pod.name), runtime)
+    both = [kind for kind, whose in pinner.events if whose in ("main", pod.name)]
+    first, last = ["pod started", "create", "starting", "started", "stop"], "pod removed"
+    assert both[:5] == first
+    assert sorted(both[5:]) == ["pod removed", "pod stopped", "removed"]
+    assert both[-1] == last
+
+
+@pytest.mark.containerd
+def test_a_rejected_creation_is_followed_by_a_stop_and_a_removal(
+    runtime: Node, cri: Cri, station: Station, pinner: Observer
+) -> None:
+    pinner.refused["bad"] = "it must not be created"
+    pod = cri.run_pod()
+    with pytest.raises(GRPCError, match="it must not be created"):
+        cri.create(pod, "bad")
+    cri.remove(cri.create(pod, "good"))
+    wait_until("the removal is reported", lambda: "removed" in pinner.about("good"), runtime)
+    assert pinner.about("bad") == ["create", "stop", "removed"]
+
+
+@pytest.mark.containerd
+def test_an_error_at_its_start_keeps_a_container_from_running(
+    runtime: Node, cri: Cri, station: Station, pinner: Observer
+) -> None:
+    pinner.rejected_starts.add("main")
+    container = cri.create(cri.run_pod())
+    with pytest.raises(GRPCError, match="it must not start"):
+        cri.start(container)
+    assert cri.state(container) != "CONTAINER_RUNNING"
+    assert pinner.ends == []
+
+
+@pytest.mark.containerd
+def test_a_pods_annotations_are_not_copied_to_its_containers(
+    cri: Cri, station: Station, pinner: Observer
+) -> None:
+    pod = cri.run_pod(annotations={"drakit.dev/wanted": "1"})
+    container = cri.create(pod)
+    assert pinner.pods[pod.id].annotations["drakit.dev/wanted"] == "1"
+    assert "drakit.dev/wanted" not in pinner.seen[container].annotations
+
+
+def test_a_cdi_device_replaces_a_variable_of_the_pod(
+    runtime: Node, cri: Cri, station: Station, pinner: Observer
+) -> None:
+    """In its place, before plugins are asked; a new variable comes after the pod's own."""
+    runtime.put("/var/run/cdi/fakes.json", json.dumps(_SPEC))
+
+    def made() -> str:
+        try:
+            return cri.create(
+                pod, environment={"THING": "pod", "OTHER": "1"}, devices=["fakes.test/thing=one"]
+            )
+        except GRPCError as problem:
+            if "unresolvable" not in str(problem):
+                raise
+            return ""
+
+    pod = cri.run_pod()
+    container = runtime.wait("the runtime noticed the CDI file", made)
+    runtime.run("rm /var/run/cdi/fakes.json")
+    ours = [each for each in pinner.seen[container].env if each[:5] in ("THING", "OTHER", "MORE=")]
+    assert ours == ["THING=one", "OTHER=1", "MORE=2"]
+
+
+def test_events_of_two_containers_follow_one_another(
+    runtime: Node, cri: Cri, station: Station, pinner: Observer
+) -> None:
+    """While a plugin decides about one container it is not asked about another one."""
+    pods = [cri.run_pod(), cri.run_pod()]
+    first = pinner.meeting = asyncio.Event()
+    with cri_of_second_client(runtime) as other, ThreadPoolExecutor(2) as threads:
+        begun = [
+            threads.submit(client.create, pod, f"meeting-{place}")
+            for place, (client, pod) in enumerate(zip((cri, other), pods, strict=True))
+        ]
+        for each in begun:
+            each.result()
+    assert pinner.about("meeting-0") == pinner.about("meeting-1") == ["create"]
+    assert not first.is_set(), "two events at once"
+
+
+# What plugins may ask for ------------------------------------------------------------------------
+
+
+def test_limits_that_the_kernel_rejects(
+    runtime: Node, cri: Cri, station: Station, pinner: Observer, pins: Pins
+) -> None:
+    """For the container itself the start fails; for a neighbor the failure is only logged."""
+    pod = cri.run_pod()
+    pinner.answers["shared"] = cpus("0-3")
+    shared = cri.run_container(pod, "shared")
+    pinner.answers["beyond"] = cpus("100")
+    beyond = cri.create(pod, "beyond")
+    with pytest.raises(GRPCError, match="cpuset"):
+        cri.start(beyond)
+    impossible = Update(container_id=shared, resources=Resources(cpus="100"))
+    pinner.answers["other"] = Adjustment(updates=(impossible,))
+    other = cri.run_container(pod, "other")
+    assert cri.state(other) == "CONTAINER_RUNNING"
+    assert runtime.effective_cpus(shared) == {0, 1, 2, 3}
+    if not pins.old_nri:
+        with pytest.raises(Exception, match="update of some containers failed"):
+            station.push([impossible])
+        assert runtime.effective_cpus(shared) == {0, 1, 2, 3}
+    assert pinner.ends == []
+
+
+def test_plugins_are_asked_by_index_and_must_not_contradict(
+    runtime: Node, cri: Cri, station: Station, pinner: Observer
+) -> None:
+    later = Observer()
+    with connected(runtime, later, name="later", index="60"):
+        wait_until("the second plugin is synchronized", lambda: later.synchronised, runtime)
+        pod = cri.run_pod()
+        pinner.answers["main"] = Adjustment(resources=Resources(cpus="2-3"))
+        later.answers["main"] = Adjustment(resources=Resources(mems="0"))
+        container = cri.run_container(pod)
+        assert pinner.seen[container].resources.cpus == ""
+        assert later.seen[container].resources.cpus == "2-3"
+        assert runtime.effective_cpus(container) == {2, 3}
+        assert runtime.effective_mems(container) == {0}
+        pinner.answers["both"] = later.answers["both"] = cpus("4")
+        with pytest.raises(GRPCError, match="both tried to set"):
+            cri.create(pod, "both")
+        moved = Update(container_id=container, resources=Resources(cpus="5"))
+        pinner.answers["move"] = later.answers["move"] = Adjustment(updates=(moved,))
+        with pytest.raises(GRPCError, match="both tried to set"):
+            cri.create(pod, "move")
+        assert runtime.effective_cpus(container) == {2, 3}
+
+
+def test_an_update_of_the_container_being_created_is_an_error(
+    cri: Cri, station: Station, pinner: Observer
+) -> None:
+    pinner.updates_itself.add("main")
+    with pytest.raises(GRPCError, match="asked update of"):
+        cri.create(cri.run_pod())
+    assert pinner.ends == []
+
+
+def test_an_update_by_the_kubelet_is_shown_with_the_old_and_the_new_limits(
+    runtime: Node, cri: Cri, station: Station, pinner: Observer
+) -> None:
+    """Without an answer of the plugin the kubelet's own values are applied."""
+    pinner.answers["main"] = cpus("2-3")
+    container = cri.run_container(cri.run_pod())
+    cri.update(container, cpuset_cpus="4-5")
+    assert pinner.resized == [("2-3", "4-5")]
+    assert runtime.effective_cpus(container) == {4, 5}
+
+
+# Plugins that come, hang and go ------------------------------------------------------------------
+
+
+def test_a_plugin_that_does_not_answer_is_dropped_and_the_container_created_without_it(
+    runtime: Node, cri: Cri, station: Station, pinner: Observer
+) -> None:
+    """NRI fails open: why a driver must reject in time and correct after every reconnect."""
+    pod = cri.run_pod()
+    pinner.answers["main"] = cpus("2-3")
+    release = pinner.blocking["main"] = threading.Event()
+    try:
+        container = cri.run_container(pod)
+    finally:
+        release.set()
+    assert runtime.effective_cpus(container) == ALL
+    wait_until("the plugin is connected again", lambda: len(pinner.synchronised) == 2, runtime)
+    assert [end.cause for end in pinner.ends] == [Cause.LOST]
+    assert container in {each.id for each in pinner.synchronised[1]}
+
+
+@pytest.mark.parametrize("wrong", ["index", "events", "name"])
+def test_a_registration_that_the_runtime_rejects(
+    runtime: Node,
+    station: Station,
+    pinner: Observer,
+    pins: Pins,
+    wrong: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An index that is not two digits, an event that the release does not know, a name with a space."""
+    if wrong == "name" and pins.old_nri:
+        pytest.skip("NRI checks names from 0.12 on")
+    changes = {"name": "other", **({"index": "5"} if wrong == "index" else {})}
+    if wrong == "name":
+        changes["name"] = "an other"
+    if wrong == "events":
+        monkeypatch.setattr(conversation, "event_mask", lambda *_: 1 << 20)
+    other = Observer()
+    with connected(runtime, other, **changes):
+        wait_until("its rejection", lambda: other.ends, runtime)
+    assert other.synchronised == []
+    assert pinner.ends == []
+
+
+def test_a_restarted_runtime_reports_what_can_still_run_and_forgets_pods(
+    runtime: Node, cri: Cri, station: Station, pinner: Observer, pins: Pins
+) -> None:
+    """containerd reports updated limits, CRI-O those of the creation (``forgets_updates``)."""
+    pod = cri.run_pod()
+    pinner.answers["moved"] = cpus("2-3")
+    moved = cri.run_container(pod, "moved")
+    away = Update(container_id=moved, resources=Resources(cpus="4-5"))
+    pinner.answers["created"] = Adjustment(resources=Resources(cpus="1"), updates=(away,))
+    cri.create(pod, "created")
+    cri.stop(cri.run_container(pod, "ended"))
+    assert runtime.effective_cpus(moved) == {4, 5}
+    reported = _restart(runtime, pinner)
+    assert reported.keys() & {"moved", "created", "ended"} == {"moved", "created"}
+    states = {name: reported[name].state for name in ("moved", "created")}
+    assert states == {"moved": State.RUNNING, "created": State.CREATED}
+    assert reported["moved"].resources.cpus == ("2-3" if pins.is_crio else "4-5")
+    assert runtime.effective_cpus(moved) == {4, 5}
+    with cri_of(runtime) as again:
+        again.remove_pod(pod)
+        later = again.run_pod()
+        again.remove_pod(later)
+    wait_until("the later pod's end", lambda: "pod removed" in pinner.about(later.name), runtime)
+    if not pins.is_crio:
+        assert pinner.about(pod.name) == ["pod started"], "its end is not reported any more"
+
+
+@pytest.mark.full
+def test_how_long_pushed_updates_take(
+    runtime: Node, cri: Cri, station: Station, pinner: Observer, pins: Pins
+) -> None:
+    """Prints whether updates in several requests at once are quicker than one after the other."""
+    if pins.old_nri:
+        pytest.skip("this runtime takes no pushed updates")
+    pod = cri.run_pod()
+    made = [cri.run_container(pod, f"c{place}") for place in range(20)]
+
+    def updates(text: str) -> list[Update]:
+        return [Update(container_id=each, resources=Resources(cpus=text)) for each in made]
+
+    async def at_once(text: str) -> None:
+        await asyncio.gather(*(station.plugin.push([each]) for each in updates(text)))
+
+    async def in_turn(text: str) -> None:
+        for each in updates(text):
+            await station.plugin.push([each])
+
+    ways: dict[str, Callable[[str], Any]] = {
+        "one after the other": in_turn,
+        "20 requests at once": at_once,
+        "one request": lambda text: station.plugin.push(updates(text)),
+    }
+    for place, (name, way) in enumerate(ways.items()):
+        begin = time.monotonic()
+        station._call(way(str(place)))
+        print(f"20 updates, {name}: {time.monotonic() - begin:.3f} s")
+        assert {runtime.effective_cpus(each) for each in made} == {frozenset({place})}
