@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from drakit.core.cpuset import CpuSet
+from drakit.kit.cgroups import CgroupTree
 from drakit.kit.driver import Entry, Grant, Refused
 from drakit.testing.releases import CONTAINERD_2_4, CRIO_1_36
 from drakit.testing.runtime import FakeContainer
@@ -157,6 +158,28 @@ async def test_a_prepare_is_rejected_when_the_runtime_does_not_move_containers(
         gate.open.set()
         await it.host.vacate(entry("a", "2-3"))
         assert {each.resources.cpus for each in shared} == {"0-1,4-7"}
+
+
+async def test_a_container_that_cannot_be_moved_in_the_kernel_goes_first(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver's own on a node with systemd: a cgroup namespace keeps it from its own cgroup."""
+    async with crowd(directory, monkeypatch) as (it, gate, shared):
+        own, write = shared[-1], CgroupTree.write
+
+        def forbidden(tree: CgroupTree, controller: str, path: str, file: str, value: str) -> None:
+            if path.endswith(own.id):
+                raise PermissionError(1, "Operation not permitted", path)
+            write(tree, controller, path, file, value)
+
+        monkeypatch.setattr(CgroupTree, "write", forbidden)
+        await it.prepare("a", "2-3")
+        await it.host.vacate(entry("a", "2-3"))
+        assert own.resources.cpus == "0-1,4-7"
+        assert own.id in [update.container_id for update in gate.sent[:8]]
+        await it.host.ledger_changed()
+        assert {each.resources.cpus for each in shared} == {"0-1,4-7"}
+        assert len(gate.sent) == len(shared), "each container once"
 
 
 async def test_where_nothing_may_be_pushed_containers_leave_in_the_kernel(directory: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from drakit.core.cpuset import CpuSet
@@ -32,6 +32,7 @@ class Pusher:
         self._metrics = metrics
         self._turn = asyncio.Lock()
         self._in_flight: dict[str, CpuSet] = {}
+        self._urgent: list[str] = []
         self._progress = asyncio.Event()
 
     @property
@@ -51,10 +52,22 @@ class Pusher:
                 if None in sent or not any(sent):
                     return
 
+    def prefer(self, container_ids: Iterable[str]) -> None:
+        """Send updates of these containers before those that wait already."""
+        self._urgent.extend(container_ids)
+
+    def _order(self, queue: Iterator[str]) -> Iterator[str]:
+        while True:
+            container_id = self._urgent.pop() if self._urgent else next(queue, None)
+            if container_id is None:
+                return
+            if container_id not in self._in_flight:  # never two at once: it is compared again later
+                yield container_id
+
     async def _send(self, queue: Iterator[str]) -> int | None:
         """Send one update after the other; returns how many, None if the runtime did not take all."""
         count, failed = 0, False
-        for container_id in queue:
+        for container_id in self._order(queue):
             update = self._enforcer.next_update(container_id)
             if update is None:
                 continue

@@ -166,6 +166,7 @@ class RuntimeHost(Handler):
         if not own:
             return
         left = self._evict(own, self._others_on(own, entry.uid))
+        self.pusher.prefer(left)  # the driver's own container, for one: it may not write its cgroup
         stale = self.pusher.stale(own)
 
         def clear() -> bool:
