@@ -21,7 +21,7 @@ from grpclib.exceptions import GRPCError
 
 from drakit.wire.nri.handler import Refusal
 from drakit.wire.nri.values import Adjustment, Container, Pod, Resources, Update
-from tests.e2e.bed.cri import Cri, cri_of
+from tests.e2e.bed.cri import Cri, cri_of, cri_of_second_client
 from tests.e2e.bed.deploy import install_packages
 from tests.e2e.bed.drivenode import ClaimRefusedError, DrivenNode, driven
 from tests.e2e.bed.node import Node
@@ -161,17 +161,6 @@ def test_an_update_that_meets_a_creation_is_lost_and_reported_as_done(
     cri.start(container)
     assert pinner.ends == []
     assert runtime.effective_cpus(container) == {2, 3}, "the update was applied after all"
-
-
-@contextmanager
-def cri_of_second_client(node: Node) -> Iterator[Cri]:
-    """A second connection, for a call that is made while another one waits; it cleans up nothing."""
-    with node.forward(node.runtime.socket) as path:
-        client = Cri(str(path), node.guest)
-        try:
-            yield client
-        finally:
-            client.close()
 
 
 def test_an_error_at_its_start_does_not_keep_a_container_from_running(

@@ -24,7 +24,7 @@ from drakit.wire.nri.handler import Cause, Handler, Refusal
 from drakit.wire.nri.trunk import Trunk
 from drakit.wire.nri.values import Adjustment, Container, Pod, Resources, State, Update
 from drakit.wire.nri.versions import PINNING_EVENTS, Event
-from tests.e2e.bed.cri import Cri, cri_of
+from tests.e2e.bed.cri import Cri, cri_of, cri_of_second_client
 from tests.e2e.bed.node import Node
 from tests.e2e.bed.pins import Pins
 from tests.e2e.test_node_nri import Pinner, Station, cpus, wait_until
@@ -127,17 +127,6 @@ def connected(runtime: Node, handler: Handler, **changes: Any) -> Iterator[Stati
             yield made
         finally:
             made.close()
-
-
-@contextmanager
-def cri_of_second_client(node: Node) -> Iterator[Cri]:
-    """A second connection, for a call that is made while another one waits; it cleans up nothing."""
-    with node.forward(node.runtime.socket) as path:
-        client = Cri(str(path), node.guest)
-        try:
-            yield client
-        finally:
-            client.close()
 
 
 @pytest.fixture

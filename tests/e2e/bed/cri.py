@@ -211,3 +211,14 @@ def cri_of(node: Node) -> Iterator[Cri]:
             client.remove_all_pods()
         finally:
             client.close()
+
+
+@contextmanager
+def cri_of_second_client(node: Node) -> Iterator[Cri]:
+    """A second connection, for a call that is made while another one waits; it cleans up nothing."""
+    with node.forward(node.runtime.socket) as path:
+        client = Cri(str(path), node.guest)
+        try:
+            yield client
+        finally:
+            client.close()
