@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,8 +18,7 @@ import pytest
 from grpclib.exceptions import GRPCError
 
 from drakit.wire.nri import conversation
-from drakit.wire.nri.handler import Cause, Handler, Refusal
-from drakit.wire.nri.trunk import Trunk
+from drakit.wire.nri.handler import Handler, Refusal
 from drakit.wire.nri.values import Adjustment, Container, Pod, Resources, State, Update
 from drakit.wire.nri.versions import PINNING_EVENTS, Event
 from tests.e2e.bed.cri import Cri, cri_of, cri_of_second_client
@@ -48,7 +45,6 @@ class Observer(Pinner):
         self.meeting: asyncio.Event | None = None
         """Set when two creations are asked about at once; each waits a second for another one."""
         self._within = 0
-        self.blocking: dict[str, threading.Event] = {}
         self.on_start: Callable[[str], object] | None = None
         self.seen_at_start: dict[str, object] = {}
         self.pods: dict[str, Pod] = {}
@@ -58,8 +54,6 @@ class Observer(Pinner):
     async def create(self, pod: Pod, container: Container) -> Adjustment:
         if self.meeting is not None:
             await self._meet(self.meeting)
-        if container.name in self.blocking:
-            self.blocking[container.name].wait(120)  # the whole plugin answers nothing meanwhile
         answer = await super().create(pod, container)
         self.pods[pod.id] = pod
         if container.name in self.updates_itself:
@@ -332,25 +326,6 @@ def test_an_update_by_the_kubelet_is_shown_with_the_old_and_the_new_limits(
 # Plugins that come, hang and go ------------------------------------------------------------------
 
 
-def test_a_plugin_that_does_not_answer_is_dropped_and_the_container_created_without_it(
-    runtime: Node, cri: Cri, station: Station, pinner: Observer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """NRI fails open: why a driver must reject in time and correct after every reconnect."""
-    # Our plugin would answer with an error before the runtime's deadline: here it does not.
-    monkeypatch.setattr(Trunk, "_overdue", lambda self, request, task: None)
-    pod = cri.run_pod()
-    pinner.answers["main"] = cpus("2-3")
-    release = pinner.blocking["main"] = threading.Event()
-    try:
-        container = cri.run_container(pod)
-    finally:
-        release.set()
-    assert runtime.effective_cpus(container) == ALL
-    wait_until("the plugin is connected again", lambda: len(pinner.synchronised) == 2, runtime)
-    assert [end.cause for end in pinner.ends] == [Cause.LOST]
-    assert container in {each.id for each in pinner.synchronised[1]}
-
-
 @pytest.mark.parametrize("wrong", ["index", "events", "name"])
 def test_a_registration_that_the_runtime_rejects(
     runtime: Node,
@@ -400,35 +375,3 @@ def test_a_restarted_runtime_reports_what_can_still_run_and_forgets_pods(
     wait_until("the later pod's end", lambda: "pod removed" in pinner.about(later.name), runtime)
     if not pins.is_crio:
         assert pinner.about(pod.name) == ["pod started"], "its end is not reported any more"
-
-
-@pytest.mark.full
-def test_how_long_pushed_updates_take(
-    runtime: Node, cri: Cri, station: Station, pinner: Observer, pins: Pins
-) -> None:
-    """Prints whether updates in several requests at once are quicker than one after the other."""
-    if pins.old_nri:
-        pytest.skip("this runtime takes no pushed updates")
-    pod = cri.run_pod()
-    made = [cri.run_container(pod, f"c{place}") for place in range(20)]
-
-    def updates(text: str) -> list[Update]:
-        return [Update(container_id=each, resources=Resources(cpus=text)) for each in made]
-
-    async def at_once(text: str) -> None:
-        await asyncio.gather(*(station.plugin.push([each]) for each in updates(text)))
-
-    async def in_turn(text: str) -> None:
-        for each in updates(text):
-            await station.plugin.push([each])
-
-    ways: dict[str, Callable[[str], Any]] = {
-        "one after the other": in_turn,
-        "20 requests at once": at_once,
-        "one request": lambda text: station.plugin.push(updates(text)),
-    }
-    for place, (name, way) in enumerate(ways.items()):
-        begin = time.monotonic()
-        station._call(way(str(place)))
-        print(f"20 updates, {name}: {time.monotonic() - begin:.3f} s")
-        assert {runtime.effective_cpus(each) for each in made} == {frozenset({place})}
