@@ -137,27 +137,12 @@ class CgroupTree:
         finally:
             os.close(descriptor)
 
-    def containers_of(self, pod_uid: str) -> list[str]:
-        """The cgroups below a pod's, wherever the kubelet has put it; none if there is no such pod.
+    def all_containers(self) -> Iterator[str]:
+        """The cgroups directly below every pod's cgroup, wherever the kubelet has put them.
 
         With the cgroupfs driver a pod's cgroup is ``pod<uid>``, with systemd ``…-pod<uid>.slice`` with
         underscores for dashes.
         """
-        if not pod_uid or not _is_plain(pod_uid):
-            return []
-        ends = (f"pod{pod_uid}", f"-pod{pod_uid.replace('-', '_')}.slice")
-        top = self.directory("cpuset", "").rstrip("/")
-        found = []
-        for directory, names, _ in os.walk(top):
-            path = os.path.relpath(directory, top)
-            if os.path.basename(path).endswith(ends):
-                found += [f"{path}/{name}" for name in sorted(names)]
-            if path.count("/") >= _DEEPEST_POD or found:
-                names.clear()
-        return found
-
-    def all_containers(self) -> Iterator[str]:
-        """The cgroups directly below every pod's cgroup, wherever the kubelet has put them."""
         top = self.directory("cpuset", "").rstrip("/")
         for directory, names, _ in os.walk(top):
             path = os.path.relpath(directory, top)
