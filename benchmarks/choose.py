@@ -15,9 +15,9 @@ import time
 from dataclasses import dataclass
 
 from drakit.core.cpuset import CpuSet
-from drakit.drivers.cpu.choose import choose
-from drakit.drivers.cpu.topology import Topology
-from drakit.machine.synthetic import build
+from drakit.drivers.models.cpu_choice import choose
+from drakit.drivers.models.cpu_topology import Topology
+from drakit.testing.synthetic import build
 
 STEPS = 10_000
 KUBELET_MS = {"whole machine": 1.79, "one node": 0.33}

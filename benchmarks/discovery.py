@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from drakit.machine import discover
 from drakit.machine.model import Machine
-from drakit.machine.synthetic import build
-from drakit.machine.tree import write_tree
+from drakit.testing.synthetic import build
+from drakit.testing.sysfs_writer import write_tree
 
 SIZES = (256, 1024)
 ROUNDS = 9

@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 
 from drakit.core.objects import AllocationResult, ResourceSlice, from_builtins
 from drakit.core.quantity import Quantity
-from drakit.machine.synthetic import build
-from drakit.machine.tree import write_tree
 from drakit.testing.node import SimulatedNode
+from drakit.testing.synthetic import build
+from drakit.testing.sysfs_writer import write_tree
 
 OURS = [
     sys.executable, "-c", "from drakit.drivers.cpu.program import main; raise SystemExit(main())",

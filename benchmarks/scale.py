@@ -21,17 +21,17 @@ from collections.abc import Callable
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import AllocationResult, ResourceClaim, from_builtins, to_builtins
 from drakit.drivers.cpu.config import CpuConfig
-from drakit.drivers.cpu.model import cpu_driver
-from drakit.kit import names
-from drakit.kit.driver import Driver, Entry, Grant, Holdings
-from drakit.kit.enforcement import Enforcer
-from drakit.kit.ledger import Ledger
-from drakit.kit.metadata import MetadataFiles
-from drakit.kit.preparer import Preparer
-from drakit.kit.specs import ClaimSpecs
-from drakit.machine.synthetic import build
+from drakit.drivers.cpu.driver import cpu_driver
+from drakit.kit.claims import cdi_names as names
+from drakit.kit.claims.cdi_specs import ClaimSpecs
+from drakit.kit.claims.checkpoint import Checkpoint
+from drakit.kit.claims.metadata import MetadataFiles
+from drakit.kit.claims.preparer import Preparer
+from drakit.kit.driver import Driver, PreparedClaim, PreparedClaims, PreparedDevice
+from drakit.kit.runtime.enforcer import Enforcer
 from drakit.testing.node import SimulatedNode
 from drakit.testing.plugins import Roster
+from drakit.testing.synthetic import build
 from drakit.wire.kubelet import ClaimRef
 from drakit.wire.nri.values import Container, Pod, State
 
@@ -67,25 +67,25 @@ def claim_uid(number: int) -> str:
 
 def node(
     driver: Driver, count: int, claims: int, *, cdi: bool
-) -> tuple[Enforcer, list[Pod], list[Container], list[Holdings]]:
-    """An enforcer, what its runtime has, and a box with the holdings that it sees."""
+) -> tuple[Enforcer, list[Pod], list[Container], list[PreparedClaims]]:
+    """An enforcer, what its runtime has, and a box with the prepared claims that it sees."""
     entries, pods, containers = [], [], []
     for number in range(count):
         uid, env, devices = f"uid-{number}", (), ()
         pods.append(Pod(id=f"s{number}", name=f"p{number}", namespace="d", uid=uid))
         if number < claims:
-            grant = Grant(
+            prepared = PreparedDevice(
                 request="r",
                 pool="n",
                 device=f"cpudev{number:03d}",
                 exclusive={"cpu": CpuSet([number])},
             )
-            entry = Entry(
+            entry = PreparedClaim(
                 uid=claim_uid(number),
                 namespace="d",
                 name=f"c{number}",
                 consumers=(uid,),
-                grants=(grant,),
+                prepared_devices=(prepared,),
             )
             entries.append(entry)
             (part,) = names.parts_of(entry)
@@ -102,7 +102,7 @@ def node(
                 cgroups_path=f"/kubepods/pod{uid}/k{number}",
             )
         )
-    box = [Holdings(entries)]
+    box = [PreparedClaims(entries)]
     return Enforcer(lambda: driver, lambda: box[0], trust_cdi=cdi), pods, containers, box
 
 
@@ -119,13 +119,17 @@ def events(driver: Driver, count: int, claims: int, *, cdi: bool) -> None:
         stop.append(timed(lambda made=made: enforcer.stopped(made.id)))  # type: ignore[misc]
     for number in range(RUNS):
         entries = [each for each in box[0] if each.uid != claim_uid(claims)]
-        extra = Entry(
+        extra = PreparedClaim(
             uid=claim_uid(claims),
             namespace="d",
             name="extra",
-            grants=(Grant(request="r", pool="n", device="x", exclusive={"cpu": CpuSet([1020])}),),
+            prepared_devices=(
+                PreparedDevice(
+                    request="r", pool="n", device="x", exclusive={"cpu": CpuSet([1020])}
+                ),
+            ),
         )
-        box[0] = Holdings([*entries, extra] if number % 2 else entries)
+        box[0] = PreparedClaims([*entries, extra] if number % 2 else entries)
         pod = Pod(id=f"late{number}", name="late", namespace="d", uid=f"late{number}")
         made = Container(id=f"late{number}", pod_id=pod.id, name="m")
         after.append(timed(lambda pod=pod, made=made: enforcer.create(pod, made)))  # type: ignore[misc]
@@ -154,12 +158,12 @@ async def prepares(driver: Driver) -> None:
     """The cost of prepare, on a file system in memory: what a sync costs there is nothing."""
     offer = driver.offer().named("node-1")
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
-        ledger = Ledger(f"{directory}/claims", boot="b")
-        ledger.load()
+        checkpoint = Checkpoint(f"{directory}/claims", boot="b")
+        checkpoint.load()
         preparer = Preparer(
             driver=lambda: driver,
             offer=lambda: offer,
-            ledger=ledger,
+            checkpoint=checkpoint,
             source=Claims(),
             cdi=ClaimSpecs(f"{directory}/cdi", KIND),
             metadata=MetadataFiles(f"{directory}/plugin", "dra.cpu"),

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 
-from drakit.cli.svg import draw_svg
+from drakit.draw.svg import draw_svg
 from drakit.machine.model import CoreType, HugepagePool, Machine
-from drakit.machine.synthetic import (
+from drakit.testing.synthetic import (
     GIB,
     MIB,
     CoreSpec,

@@ -37,7 +37,7 @@ def scale(request: pytest.FixtureRequest) -> int:
 def patience() -> Iterator[None]:
     """Let a busy machine not look like a hanging handler where a runtime says no time limit."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("drakit.wire.nri.conversation._DEFAULT_REQUEST_TIMEOUT", 30.0)
+        patch.setattr("drakit.wire.nri.connection._DEFAULT_REQUEST_TIMEOUT", 30.0)
         yield
 
 

@@ -24,7 +24,7 @@ PROTOS = ROOT / "proto"
 SOURCES = ROOT / "src"
 
 STUB_HEADER = b"# mypy: ignore-errors\n"
-"""The stubs leave type arguments out, which strict checking of *them* would refuse."""
+"""The stubs leave type arguments out, which strict checking of *them* would reject."""
 
 
 def generate(target: Path) -> dict[Path, bytes]:

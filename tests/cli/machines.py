@@ -16,7 +16,7 @@ from drakit.machine.model import (
 from drakit.machine.model import (
     Warning as Doubt,
 )
-from drakit.machine.synthetic import (
+from drakit.testing.synthetic import (
     GIB,
     MIB,
     CoreSpec,

@@ -15,7 +15,7 @@ import pytest
 
 from drakit.cli.topology_document import Document, topology_document
 from drakit.machine.discover import discover
-from drakit.machine.tree import write_tree
+from drakit.testing.sysfs_writer import write_tree
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "topology.md").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ import pytest
 
 import drakit
 from drakit.cli import COMMANDS, Command, help_text, main
-from drakit.cli.problem import Problem
+from drakit.cli.errors import Problem
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -163,8 +163,8 @@ def test_writers_and_cleaners_at_once_lose_nothing(tmp_path: Path) -> None:
         try:
             for _ in range(40):
                 atomicfile.write_atomic(target, text)
-        except OSError as problem:
-            problems.append(problem)
+        except OSError as error:
+            problems.append(error)
 
     writers = [threading.Thread(target=write, args=(bytes([65 + n]) * 5000,)) for n in range(3)]
     for writer in writers:

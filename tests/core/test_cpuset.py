@@ -93,7 +93,7 @@ def test_it_cannot_be_changed() -> None:
 
 
 @pytest.mark.parametrize("bad", [-1, MAX_CPU, 1 << 31])
-def test_numbers_out_of_range_are_refused(bad: int) -> None:
+def test_numbers_out_of_range_are_rejected(bad: int) -> None:
     with pytest.raises(ValueError, match=str(bad)):
         CpuSet([0, bad])
     with pytest.raises(ValueError, match="mask"):
@@ -185,7 +185,7 @@ BAD_LISTS = [
 
 
 @pytest.mark.parametrize(("text", "position", "word"), BAD_LISTS)
-def test_garbage_is_refused_with_its_position(text: str, position: int, word: str) -> None:
+def test_garbage_is_rejected_with_its_position(text: str, position: int, word: str) -> None:
     with pytest.raises(CpuSetError) as caught:
         CpuSet.parse(text)
     assert caught.value.position == position
@@ -205,7 +205,7 @@ def test_the_place_stays_visible_in_long_texts() -> None:
     assert shown[pointer.index("^")] == "x"
 
 
-def test_absurd_lengths_are_refused() -> None:
+def test_absurd_lengths_are_rejected() -> None:
     with pytest.raises(CpuSetError, match="too long"):
         CpuSet.parse("1," * (1 << 20))
     with pytest.raises(CpuSetError, match="too long"):
@@ -265,13 +265,13 @@ BAD_MASKS = [
 
 
 @pytest.mark.parametrize(("text", "position"), BAD_MASKS)
-def test_bad_masks_are_refused_with_their_position(text: str, position: int) -> None:
+def test_bad_masks_are_rejected_with_their_position(text: str, position: int) -> None:
     with pytest.raises(CpuSetError) as caught:
         CpuSet.parse_mask(text)
     assert caught.value.position == position
 
 
-def test_a_mask_of_absurd_cpus_is_refused() -> None:
+def test_a_mask_of_absurd_cpus_is_rejected() -> None:
     words = MAX_CPU // 32
     with pytest.raises(CpuSetError, match="above"):
         CpuSet.parse_mask("1" + ",00000000" * words)

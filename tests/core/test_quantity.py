@@ -155,7 +155,7 @@ def test_canonical_forms(text: str, canonical: str) -> None:
         ("9" * 300, 256),
     ],
 )
-def test_what_is_no_quantity_is_refused_with_its_position(text: str, position: int) -> None:
+def test_what_is_no_quantity_is_rejected_with_its_position(text: str, position: int) -> None:
     with pytest.raises(QuantityError) as caught:
         Quantity(text)
     assert caught.value.position == position
@@ -163,7 +163,7 @@ def test_what_is_no_quantity_is_refused_with_its_position(text: str, position: i
 
 
 @pytest.mark.parametrize("value", [1.5, True, None, b"1"])
-def test_other_types_are_refused(value: object) -> None:
+def test_other_types_are_rejected(value: object) -> None:
     with pytest.raises(TypeError):
         Quantity(value)  # type: ignore[arg-type]
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drakit.cli.claimfile import read_claims
-from drakit.cli.manifests import read
+from drakit.cluster.claim_file import read_claims
+from drakit.cluster.manifests import read
 from drakit.core.objects import AllocationResult, ResourceClaim
 from drakit.core.pods import Pod
 from drakit.drivers.cpumem.classes import combined_classes, split_classes
@@ -25,17 +25,17 @@ from drakit.drivers.cpumem.discovery import Discovery
 from drakit.drivers.cpumem.gauges import gauges
 from drakit.drivers.cpumem.kinds import DRIVER
 from drakit.drivers.cpumem.settings import CpuMemConfig
-from drakit.drivers.local.node import NODE_NAME, LocalNode, fresh_claim
-from drakit.kit.driver import Driver, Holdings
+from drakit.kit.driver import Driver, PreparedClaims
 from drakit.kit.host import Host
+from drakit.local.node import NODE_NAME, LocalNode, fresh_claim
 from drakit.machine.model import HugepagePool, Machine
-from drakit.machine.synthetic import NodeSpec, assemble, grid
-from drakit.machine.tree import write_tree
-from drakit.scheduler.allocator import ClaimAllocation
+from drakit.scheduler.allocator.search import ClaimAllocation
 from drakit.testing.containers import FakeContainer
 from drakit.testing.kubelet import Pod as KubeletPod
 from drakit.testing.kubelet import PodClaim, Use
 from drakit.testing.node import SimulatedNode
+from drakit.testing.synthetic import NodeSpec, assemble, grid
+from drakit.testing.sysfs_writer import write_tree
 from drakit.wire.nri.values import Resources
 
 GI = 1 << 30
@@ -77,7 +77,7 @@ def schedule(
 ) -> list[ClaimAllocation]:
     """What kube-scheduler would give these claims on an empty node."""
     local = LocalNode(driver, directory, (*combined_classes(), *split_classes()))
-    _scheduling, answer = local.schedule(claims, Holdings())
+    _scheduling, answer = local.schedule(claims, PreparedClaims())
     assert answer.fits, answer.reason
     return list(answer.allocations)
 
@@ -93,12 +93,12 @@ async def running(path: Path, kubelet_config: str = "", **settings: Any) -> Asyn
             )
             Path(node.kubelet_root, "config.yaml").write_text(kubelet_config)
             discovery = Discovery()
-            steward = discovery.steward(config, NODE_NAME)
+            reconciler = discovery.reconciler(config, NODE_NAME)
 
             def discover() -> Driver:
                 return discovery(config, NODE_NAME)
 
-            host = node.host(discover, config, gauges=gauges, steward=steward)
+            host = node.host(discover, config, gauges=gauges, reconciler=reconciler)
             serving = asyncio.create_task(host.run())
             try:
                 await node.kubelet.registered(DRIVER)

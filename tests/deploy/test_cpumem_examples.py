@@ -10,8 +10,7 @@ import pytest
 
 from drakit.core.cpuset import CpuSet
 from drakit.testing.containers import FakeContainer
-
-from .simulated import GI, MACHINE, MI, Ran, running
+from tests.deploy.simulated import GI, MACHINE, MI, Ran, running
 
 EXAMPLES = Path(__file__).parents[2] / "deploy/examples"
 SETTINGS: dict[str, dict[str, Any]] = {"split": {"layout": "split"}}

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from drakit.cli.claimfile import read_claims
+from drakit.cluster.claim_file import read_claims
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.cpu.config import CpuConfig
-from drakit.drivers.cpu.model import cpu_driver
-from drakit.drivers.local.node import LocalNode, fresh_claim
-from drakit.kit.driver import Entry, Holdings
-from drakit.machine.synthetic import build
+from drakit.drivers.cpu.driver import cpu_driver
+from drakit.kit.driver import PreparedClaim, PreparedClaims
+from drakit.local.node import LocalNode, fresh_claim
+from drakit.testing.synthetic import build
 
 EVERYTHING = sorted((Path(__file__).parents[2] / "deploy/examples").glob("*.yaml"))
 EXAMPLES = [path for path in EVERYTHING if not path.name.startswith("cpumem-")]
@@ -29,13 +29,13 @@ SETTINGS: dict[str, dict[str, str]] = {
 }
 
 
-def entries(name: str, tmp_path: Path) -> list[Entry]:
+def entries(name: str, tmp_path: Path) -> list[PreparedClaim]:
     (path,) = [p for p in EXAMPLES if p.stem == name]
     settings = SETTINGS.get(name, {})
     driver = cpu_driver(CpuConfig(**settings), MACHINE)  # type: ignore[arg-type]
     file = read_claims(str(path))
     node = LocalNode(driver, str(tmp_path), file.classes)
-    return node.assignment([fresh_claim(claim) for claim in file.claims], Holdings())
+    return node.assignment([fresh_claim(claim) for claim in file.claims], PreparedClaims())
 
 
 def cpus(name: str, tmp_path: Path) -> CpuSet:
@@ -99,8 +99,8 @@ def test_explicit_cpuset_is_taken_literally(tmp_path: Path) -> None:
 
 def test_two_requests_lie_on_two_nodes(tmp_path: Path) -> None:
     (entry,) = entries("two-requests", tmp_path)
-    sides = [MACHINE.nodes_of(grant.exclusive["cpu"]) for grant in entry.grants]
-    assert {grant.request for grant in entry.grants} == {"left", "right"}
+    sides = [MACHINE.nodes_of(prepared.exclusive["cpu"]) for prepared in entry.prepared_devices]
+    assert {prepared.request for prepared in entry.prepared_devices} == {"left", "right"}
     assert sides[0].isdisjoint(sides[1])
 
 

@@ -12,8 +12,8 @@ import yaml
 from drakit.core.objects import DeviceClass, from_builtins
 from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.program import PROGRAM
-from drakit.kit import configuration
-from drakit.scheduler.cel.selector import refusal
+from drakit.kit.config import settings as configuration
+from drakit.scheduler.cel.selector import rejection
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -124,7 +124,7 @@ def test_the_class_is_one_the_api_server_accepts() -> None:
     assert found.metadata.name == "dra.cpu"
     for selector in found.spec.selectors:
         assert selector.cel is not None
-        assert refusal(selector.cel.expression) is None
+        assert rejection(selector.cel.expression) is None
 
 
 def test_the_rolling_update_leaves_no_gap() -> None:

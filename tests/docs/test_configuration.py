@@ -10,18 +10,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from drakit.cli.driversettings import DriverSettings
-from drakit.cli.gather import report
+from drakit.cli.commands.gather import report
+from drakit.cli.driver_settings import DriverSettings
 from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.program import PROGRAM
-from drakit.kit.configuration import Setting, load, settings_of
-from drakit.kit.exposition import Counter, Histogram
-from drakit.kit.metrics import Metrics
+from drakit.kit.config.settings import Setting, load, settings_of
 from drakit.kit.program import _parser
-from drakit.machine.synthetic import build
-from drakit.machine.tree import write_tree
-
-from .pages import DOCS, REPOSITORY, blocks, codes, rows, text_of
+from drakit.kit.telemetry.metrics import Metrics
+from drakit.kit.telemetry.prometheus import Counter, Histogram
+from drakit.testing.synthetic import build
+from drakit.testing.sysfs_writer import write_tree
+from tests.docs.pages import DOCS, REPOSITORY, blocks, codes, rows, text_of
 
 CONFIGURATION = text_of("docs/configuration.md")
 TROUBLE = text_of("docs/troubleshooting.md")
@@ -69,7 +68,7 @@ def test_the_example_file_is_a_configuration(tmp_path: Path) -> None:
 
 def gauge_names() -> Iterator[str]:
     """Gauges are made at scrape time: their names are literals in the source."""
-    for path in [*(SOURCES / "kit").glob("*.py"), SOURCES / "drivers/cpu/gauges.py"]:
+    for path in [*(SOURCES / "kit").rglob("*.py"), SOURCES / "drivers/cpu/gauges.py"]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Gauge":
                 first = node.args[0]
@@ -117,9 +116,9 @@ def test_the_health_pages_exist() -> None:
 
 
 def reasons() -> set[str]:
-    """Every word that the drivers of CPUs and memory and the kit give as reason of a refusal."""
+    """Every word that the drivers of CPUs and memory and the kit give as reason of a rejection."""
     found = set()
-    for path in refusing_sources():
+    for path in rejecting_sources():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.keyword) and node.arg == "reason":
                 found |= {
@@ -130,8 +129,8 @@ def reasons() -> set[str]:
     return found
 
 
-def refusing_sources() -> list[Path]:
-    drivers = [SOURCES / "drivers/cpu", SOURCES / "drivers/cpumem"]
+def rejecting_sources() -> list[Path]:
+    drivers = [SOURCES / "drivers" / name for name in ("cpu", "cpumem", "models")]
     return [path for place in (SOURCES / "kit", *drivers) for path in sorted(place.rglob("*.py"))]
 
 
@@ -139,8 +138,10 @@ def _branches(node: ast.expr) -> list[ast.expr]:
     return [node.body, node.orelse] if isinstance(node, ast.IfExp) else [node]
 
 
-def test_every_refusal_is_explained() -> None:
-    listed = [code for row in rows(TROUBLE, "reason", "what was refused") for code in codes(row[0])]
+def test_every_rejection_is_explained() -> None:
+    listed = [
+        code for row in rows(TROUBLE, "reason", "what was rejected") for code in codes(row[0])
+    ]
     assert len(set(listed)) == len(listed)
     assert set(listed) == reasons()
 
@@ -174,7 +175,7 @@ def test_quoted_errors_are_the_code_s_own() -> None:
     source = words(
         "".join(
             re.sub(r'"\s*\n\s*f?"', "", path.read_text(encoding="utf-8"))
-            for path in refusing_sources()
+            for path in rejecting_sources()
         )
     )
     for said in (

@@ -28,25 +28,24 @@ from drakit.drivers.cpumem.hugepages.pools import Shortage
 from drakit.drivers.cpumem.hugepages.settings import PoolKey
 from drakit.drivers.cpumem.preflight import about_kubelet
 from drakit.drivers.cpumem.program import PROGRAM
-from drakit.drivers.cpumem.qos import keeping, steward
+from drakit.drivers.cpumem.qos import keeping, reconciler
 from drakit.drivers.cpumem.qos.keeping import Keeper
 from drakit.drivers.cpumem.qos.kubeletconfig import KubeletFiles
 from drakit.drivers.cpumem.qos.planner import Plan, throttle_at
 from drakit.drivers.cpumem.qos.record import Record
 from drakit.drivers.cpumem.settings import CpuMemConfig
-from drakit.drivers.local.node import LocalNode, fresh_claim
 from drakit.kit import host
-from drakit.kit.configuration import load, settings_of
-from drakit.kit.driver import Holdings
-from drakit.kit.exposition import Counter, Histogram
-from drakit.kit.metrics import Metrics
-from drakit.kit.preview import preview_slices
+from drakit.kit.config.settings import load, settings_of
+from drakit.kit.driver import PreparedClaims
 from drakit.kit.program import _parser
-from drakit.machine.tree import write_tree
+from drakit.kit.slices.preview import preview_slices
+from drakit.kit.telemetry.metrics import Metrics
+from drakit.kit.telemetry.prometheus import Counter, Histogram
+from drakit.local.node import LocalNode, fresh_claim
+from drakit.testing.sysfs_writer import write_tree
 from tests.deploy.simulated import MACHINE, running
-
-from .pages import DOCS, REPOSITORY, blocks, codes, rows, text_of
-from .test_configuration import spelt
+from tests.docs.pages import DOCS, REPOSITORY, blocks, codes, rows, text_of
+from tests.docs.test_configuration import spelt
 
 CONFIGURATION = text_of("docs/configuration-cpumem.md")
 SETTINGS = settings_of(CpuMemConfig, PROGRAM.prefix)
@@ -93,7 +92,7 @@ def test_every_command_of_the_program_is_listed() -> None:
 def gauge_names() -> Iterator[str]:
     """Gauges are made at scrape time: their names are literals, or the first of rows looped over."""
     paths = [
-        *(SOURCES / "kit").glob("*.py"),
+        *(SOURCES / "kit").rglob("*.py"),
         SOURCES / "drivers/cpu/gauges.py",
         *(SOURCES / "drivers/cpumem").rglob("*.py"),
     ]
@@ -236,8 +235,10 @@ def test_the_claims_of_the_guide_are_served(tmp_path: Path) -> None:
         )
         classes = (*combined_classes(), *split_classes())
         node = LocalNode(guide_driver(layout=layout), str(tmp_path / layout), classes)
-        (entry,) = node.assignment([fresh_claim(claim)], Holdings())
-        assert {key.partition("/")[0] for g in entry.grants for key in g.amounts} == {"numa0"}
+        (entry,) = node.assignment([fresh_claim(claim)], PreparedClaims())
+        assert {key.partition("/")[0] for g in entry.prepared_devices for key in g.amounts} == {
+            "numa0"
+        }
         assert str(MACHINE.nodes_of(entry.exclusive("cpu"))) == "0"
 
 
@@ -340,7 +341,7 @@ def test_a_shortage_is_logged_as_the_page_shows() -> None:
 
 
 def test_the_patience_that_the_pages_tell_is_the_code_s() -> None:
-    assert (host._TEND_SECONDS, steward._CHURN_SECONDS) == (10, 120)
+    assert (host._TEND_SECONDS, reconciler._CHURN_SECONDS) == (10, 120)
     assert "every ten seconds" in QOS
     assert "up to two minutes after pods came or went" in QOS
     assert keeping.Patience().repairs == 5

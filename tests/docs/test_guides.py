@@ -12,19 +12,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-from drakit.cli import run as run_command
-from drakit.cli.claimfile import read_claims
+from drakit.cli.commands import run as run_command
+from drakit.cluster.claim_file import read_claims
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.cpu.config import CpuConfig
-from drakit.drivers.cpu.model import cpu_driver
-from drakit.drivers.cpu.policy import _CpuConfig
+from drakit.drivers.cpu.driver import cpu_driver
 from drakit.drivers.cpumem.settings import CpuMemConfig
-from drakit.drivers.local.node import LocalNode, fresh_claim, state_directory
-from drakit.kit.configuration import settings_of
-from drakit.kit.driver import Holdings
-from drakit.machine.synthetic import build
-
-from .pages import REPOSITORY, blocks, codes, rows, text_of
+from drakit.drivers.models.cpu_policy import _CpuConfig
+from drakit.kit.config.settings import settings_of
+from drakit.kit.driver import PreparedClaims
+from drakit.local.node import LocalNode, fresh_claim, state_directory
+from drakit.testing.synthetic import build
+from tests.docs.pages import REPOSITORY, blocks, codes, rows, text_of
 
 QUICKSTART = text_of("docs/quickstart.md")
 INSTALL = text_of("docs/install.md")
@@ -54,7 +53,7 @@ def test_the_quickstart_shows_what_such_a_machine_gives(tmp_path: Path) -> None:
     driver = cpu_driver(config, build(sockets=2, cores=8, threads=2))
     node = LocalNode(driver, str(tmp_path))
     claims = read_claims(str(REPOSITORY / "deploy/examples/template.yaml")).claims
-    entries = node.assignment([fresh_claim(claim) for claim in claims], Holdings())
+    entries = node.assignment([fresh_claim(claim) for claim in claims], PreparedClaims())
 
     (capacities,) = shown("kubectl get resourceslices --field-selector spec.driver=dra.cpu -o")
     devices = [device for pool in driver.offer().pools for device in pool.devices]
@@ -65,9 +64,9 @@ def test_the_quickstart_shows_what_such_a_machine_gives(tmp_path: Path) -> None:
     assert allowed(own) == entries[0].exclusive("cpu")
     assert shown("kubectl exec from-template") == [str(entries[0].exclusive("cpu"))]
     (others,) = shown("kubectl logs other")
-    assert allowed(others) == driver.node.shared(Holdings(entries))
+    assert allowed(others) == driver.node.shared(PreparedClaims(entries))
     (after,) = shown("kubectl exec other")
-    assert allowed(after) == driver.node.shared(Holdings())
+    assert allowed(after) == driver.node.shared(PreparedClaims())
 
 
 def test_every_step_of_the_quickstart_has_a_check() -> None:

@@ -12,17 +12,16 @@ import pytest
 import yaml
 
 from drakit.cli import COMMANDS
-from drakit.cli.manifests import objects_of
+from drakit.cluster.manifests import objects_of
 from drakit.core.objects import DeviceClaim, from_builtins
-from drakit.drivers.cpu.policy import wish
 from drakit.drivers.cpu.program import PROGRAM as CPU
 from drakit.drivers.cpumem.program import PROGRAM as CPUMEM
-from drakit.kit.configuration import add_flags, settings_of
+from drakit.drivers.models.cpu_policy import wish
+from drakit.kit.config.settings import add_flags, settings_of
 from drakit.kit.driver import Config
 from drakit.kit.program import Program, _parser
 from drakit.scheduler.lint import Published, lint_claim
-
-from .pages import (
+from tests.docs.pages import (
     OURS,
     PAGES,
     REPOSITORY,
@@ -147,7 +146,7 @@ def test_every_yaml_block_is_understood(page: Path) -> None:
 
 
 CHART_VALUES = set(yaml.safe_load(text_of("deploy/helm/dra-driver-cpu/values.yaml")))
-"""What both charts know besides the configuration of the driver."""
+"""What both charts know except the configuration of the driver."""
 
 
 def check_yaml(document: Any, page: str) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from drakit.wire.nri.versions import RUNTIMES, Features
-
-from .pages import rows, text_of
+from tests.docs.pages import rows, text_of
 
 PAGE = text_of("docs/runtimes.md")
 HEADS = ("runtime", "from release", "NRI", "CDI device names are reported", "updates can be pushed")

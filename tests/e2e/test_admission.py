@@ -118,9 +118,9 @@ def test_a_driver_writes_its_own_slices_of_its_own_node(oracle: Oracle, chart: s
 def test_a_driver_writes_no_slices_of_another_driver(oracle: Oracle, chart: str) -> None:
     (other,) = set(DRIVERS.values()) - {DRIVERS[chart]}
     user = _as_driver(oracle, chart)
-    with pytest.raises(ApiError, match=f"may not write slices of the driver '{other}'") as refused:
+    with pytest.raises(ApiError, match=f"may not write slices of the driver '{other}'") as rejected:
         user.create(_slice(other, HERE))
-    assert refused.value.status == 403
+    assert rejected.value.status == 403
     name = oracle.api.create(_slice(other, HERE))["metadata"]["name"]
     try:
         changed = oracle.api.get(*SLICE, name)
@@ -219,12 +219,12 @@ def test_the_driver_writes_the_status_of_its_own_devices(user: Api, mixed: Manif
 
 
 def test_the_driver_writes_no_status_of_other_devices(user: Api, mixed: Manifest) -> None:
-    with pytest.raises(ApiError, match=f"devices of {CPUMEM} on node '{HERE}' only") as refused:
+    with pytest.raises(ApiError, match=f"devices of {CPUMEM} on node '{HERE}' only") as rejected:
         _apply(user, mixed, _status(HERE, "x", "other.example.com"))
-    assert refused.value.status == 403
-    with pytest.raises(ApiError, match=f"devices of {CPUMEM} on node '{HERE}' only") as refused:
+    assert rejected.value.status == 403
+    with pytest.raises(ApiError, match=f"devices of {CPUMEM} on node '{HERE}' only") as rejected:
         _merge(user, mixed, {"devices": []})
-    assert refused.value.status == 403
+    assert rejected.value.status == 403
 
 
 @pytest.mark.parametrize(
@@ -235,9 +235,9 @@ def test_the_driver_writes_no_status_of_other_devices(user: Api, mixed: Manifest
 def test_the_driver_changes_no_allocation_and_no_reservation(
     user: Api, mixed: Manifest, status: dict[str, Any]
 ) -> None:
-    with pytest.raises(ApiError, match="neither the allocation of a claim nor who") as refused:
+    with pytest.raises(ApiError, match="neither the allocation of a claim nor who") as rejected:
         _merge(user, mixed, status)
-    assert refused.value.status == 403
+    assert rejected.value.status == 403
 
 
 @pytest.mark.parametrize(
@@ -249,18 +249,18 @@ def test_the_driver_writes_no_status_of_claims_without_its_devices(
 ) -> None:
     claim = _claim(oracle, name, _result(driver, pool, "d"))
     try:
-        with pytest.raises(ApiError, match="claims that hold none of its devices") as refused:
+        with pytest.raises(ApiError, match="claims that hold none of its devices") as rejected:
             _apply(user, claim, _status(pool, "d", driver))
-        assert refused.value.status == 403
+        assert rejected.value.status == 403
     finally:
         oracle.api.delete(*CLAIM, name, "default")
 
 
 def test_a_token_that_is_bound_to_no_node_writes_no_status(oracle: Oracle, mixed: Manifest) -> None:
     loose = oracle.api.as_bearer(oracle.api.token("kube-system", "dra-driver-cpumem"))
-    with pytest.raises(ApiError, match="no node name in the credential") as refused:
+    with pytest.raises(ApiError, match="no node name in the credential") as rejected:
         _apply(loose, mixed, _status(HERE, "mine"))
-    assert refused.value.status == 403
+    assert rejected.value.status == 403
 
 
 def test_no_policy_has_a_type_error(oracle: Oracle) -> None:

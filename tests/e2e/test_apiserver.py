@@ -17,8 +17,8 @@ import pytest
 from drakit.core.objects import Attribute, Capacity, Device, RequestPolicy, Taint
 from drakit.core.quantity import Quantity
 from drakit.kit.driver import Offer, PoolOffer
-from drakit.kit.dropping import Dropped
-from drakit.kit.publisher import Publisher
+from drakit.kit.slices.dropped_fields import Dropped
+from drakit.kit.slices.publisher import Publisher
 from drakit.testing.apiserver import FakeApiServer
 from drakit.wire.kube import (
     SLICES,
@@ -32,13 +32,13 @@ from drakit.wire.kube import (
     Selection,
     Unauthorized,
 )
-from drakit.wire.kube.credentials import Certificate, Credential, Fixed
-from drakit.wire.kube.tls import AuthorityFile
+from drakit.wire.kube.access.credentials import Certificate, Credential, Fixed
+from drakit.wire.kube.access.tls import AuthorityFile
 from tests.e2e.bed.host import Ability
 from tests.e2e.bed.kubernetes import ApiError
 from tests.e2e.bed.oracle import Oracle
-from tests.kit.limit_cases import CASES
-from tests.kit.test_limits import server_takes
+from tests.kit.slices.limit_cases import CASES
+from tests.kit.slices.test_limits import server_takes
 from tests.wire.kube.scenarios import SCENARIOS, slice_of
 
 # Limits and gates are those of one release.
@@ -250,7 +250,7 @@ class Bench:
 
     def __init__(self, client: Client, driver: str, node: str) -> None:
         self.dropped: list[Dropped] = []
-        self.refused: list[str] = []
+        self.rejected: list[str] = []
         self.client = client
         self.selection = Selection(fields=f"spec.driver={driver},spec.nodeName={node}")
         self.publisher = Publisher(
@@ -258,7 +258,7 @@ class Bench:
             driver=driver,
             node=node,
             on_dropped=self.dropped.append,
-            on_refused=lambda pool, _: self.refused.append(pool),
+            on_rejected=lambda pool, _: self.rejected.append(pool),
         )
 
     async def slices(self) -> list[Object[object]]:
@@ -375,7 +375,7 @@ async def test_fields_behind_a_gate_are_reported_and_lived_with(
         assert bench.publisher.status.updated == 0
 
 
-async def test_refused_is_told_and_mended_by_another_offer(oracle: Oracle, real: Cluster) -> None:
+async def test_rejected_is_told_and_mended_by_another_offer(oracle: Oracle, real: Cluster) -> None:
     """List attributes without their gate: cleared by the server, which then misses their value."""
     listed = Device(name="d", attributes={"nodes": Attribute(ints=(0, 1))})
     async with publishing(oracle, real, "list") as bench:
@@ -383,11 +383,11 @@ async def test_refused_is_told_and_mended_by_another_offer(oracle: Oracle, real:
         while bench.publisher.status.last_error is None:
             await asyncio.sleep(0.02)
         assert isinstance(bench.publisher.status.last_error, Invalid)
-        assert bench.refused == ["list-node"]
+        assert bench.rejected == ["list-node"]
         assert await bench.slices() == []
         bench.publisher.publish(Offer((PoolOffer((Device(name="d"),)),)))
         await bench.publisher.published.wait()
-        assert bench.refused == ["list-node"]
+        assert bench.rejected == ["list-node"]
         assert bench.publisher.problem is None
 
 

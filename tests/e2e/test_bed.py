@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.bed.cache import Artefact
+from tests.e2e.bed.cache import Artifact
 from tests.e2e.bed.gobuild import runtime_programs
 from tests.e2e.bed.guest import guest_of
 from tests.e2e.bed.host import what_can_run
@@ -114,19 +114,19 @@ def test_what_a_dead_run_left_is_swept_by_the_next_one_and_a_live_run_is_not(cac
 
 
 @dataclass(frozen=True)
-class Draft(Artefact):
-    """An artefact whose build can be made to fail."""
+class Draft(Artifact):
+    """An artifact whose build can be made to fail."""
 
-    flavour: str
+    flavor: str
     broken: bool = False
     name: str = "draft"
     version: str = "1"
 
     def recipe(self) -> dict[str, Any]:
-        return {"flavour": self.flavour}
+        return {"flavor": self.flavor}
 
     def build(self, directory: Path, log: Path) -> None:
-        (directory / "part").write_text(self.flavour)
+        (directory / "part").write_text(self.flavor)
         if self.broken:
             raise RuntimeError("interrupted")
 
@@ -139,7 +139,7 @@ def test_an_interrupted_build_does_not_look_finished(cache: Path) -> None:
     assert Draft("a", broken=True).get() == Draft("a").get()  # found, not built again
 
 
-def test_a_changed_recipe_is_another_artefact(cache: Path) -> None:
+def test_a_changed_recipe_is_another_artifact(cache: Path) -> None:
     assert Draft("a").get() != Draft("b").get()
 
 

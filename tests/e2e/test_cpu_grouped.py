@@ -165,7 +165,7 @@ def test_two_containers_of_a_pod_share_its_claim(cluster: Cluster, crowd: str) -
     main.runs_only_on(helper.cpus)
 
 
-def test_a_second_pod_is_refused_a_claim_in_use(cluster: Cluster, crowd: str) -> None:
+def test_a_second_pod_is_rejected_a_claim_in_use(cluster: Cluster, crowd: str) -> None:
     owner = Kernel(cluster, cluster.wait_for_pod("owner", crowd), "main")
     cluster.apply(pod_with("intruder", "taken"), crowd)
     cluster.wait(

@@ -78,7 +78,7 @@ def namespace(cluster: Cluster, cpu_driver: ChartDriver) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", [*CLAIMS, *CLASSES])
-def test_a_configuration_that_is_not_understood_is_refused_with_its_mistake(
+def test_a_configuration_that_is_not_understood_is_rejected_with_its_mistake(
     cluster: Cluster, namespace: str, name: str
 ) -> None:
     _, words = {**CLAIMS, **CLASSES}[name]
@@ -87,7 +87,7 @@ def test_a_configuration_that_is_not_understood_is_refused_with_its_mistake(
     assert words in event
 
 
-def test_cpus_that_are_not_to_be_had_are_refused_with_the_reason(
+def test_cpus_that_are_not_to_be_had_are_rejected_with_the_reason(
     cluster: Cluster, namespace: str
 ) -> None:
     event = cluster.wait_for_event(namespace, "FailedPrepareDynamicResources", about="reserved")

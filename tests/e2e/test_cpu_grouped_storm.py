@@ -201,4 +201,4 @@ def test_no_cpu_is_owned_twice_at_any_moment(
     assert history.seen["containers"] >= len(report.owners)
     assert history.seen["ownerships"] >= pods // 3
     assert len(report.owners) >= pods // 3, "too few pods came to own CPUs: this was no storm"
-    assert cpu_driver.ledger(node) == {}
+    assert cpu_driver.checkpoint(node) == {}

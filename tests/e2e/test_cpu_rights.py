@@ -68,9 +68,9 @@ def test_the_driver_may_write_slices_of_its_own_node_only(
     as_driver.delete(*SLICE, name)
     assert cluster.api.find(*SLICE, name) is None
 
-    with pytest.raises(ApiError, match=r"may not write slices of 'node-2'") as refused:
+    with pytest.raises(ApiError, match=r"may not write slices of 'node-2'") as rejected:
         as_driver.create(_slice("node-2"))
-    assert refused.value.status == 403
+    assert rejected.value.status == 403
     foreign = cluster.api.create(_slice("node-2"))["metadata"]["name"]
     try:
         changed = {**cluster.api.get(*SLICE, foreign)}
@@ -88,9 +88,11 @@ def test_the_driver_may_write_its_own_slices_only(
     as_driver: Api, cluster: Cluster, node: Node
 ) -> None:
     other = "gpu.example.com"
-    with pytest.raises(ApiError, match=rf"may not write slices of the driver '{other}'") as refused:
+    with pytest.raises(
+        ApiError, match=rf"may not write slices of the driver '{other}'"
+    ) as rejected:
         as_driver.create(_slice(node.name, other))
-    assert refused.value.status == 403
+    assert rejected.value.status == 403
     foreign = cluster.api.create(_slice(node.name, other))["metadata"]["name"]
     try:
         with pytest.raises(ApiError, match=rf"may not write slices of the driver '{other}'"):
@@ -115,9 +117,9 @@ def test_a_token_that_is_bound_to_no_node_writes_nothing(
 def test_what_the_driver_does_not_use_it_cannot_read(
     as_driver: Api, cluster: Cluster, api_version: str, kind: str
 ) -> None:
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(ApiError) as rejected:
         as_driver.call("GET", cluster.api.path(api_version, kind))
-    assert refused.value.status == 403
+    assert rejected.value.status == 403
 
 
 def _is_by_pod_of(entry: dict[str, Any], driver: ChartDriver) -> bool:

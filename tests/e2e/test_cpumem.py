@@ -132,7 +132,7 @@ def test_cpus_memory_and_hugepages_of_one_claim_are_on_one_node(
     assert memory.mapped() == ({1}, {1: 16})
 
 
-def test_one_page_more_than_claimed_is_refused_and_nobody_else_notices(
+def test_one_page_more_than_claimed_is_rejected_and_nobody_else_notices(
     residents: Residents, cluster: Cluster
 ) -> None:
     assert residents.words["worker"].split("\n")[:3] == [

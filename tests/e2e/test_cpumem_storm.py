@@ -145,7 +145,7 @@ def test_nothing_is_promised_twice_at_any_moment(
     history.check()
     assert history.seen["containers"] >= len(seen.owners)
     assert promised.pods >= pods // 2, "too few pods came to be promised memory: this was no storm"
-    assert cpumem_driver.ledger(node) == {}
+    assert cpumem_driver.checkpoint(node) == {}
     pod = cluster.api.get("v1", "Pod", "resident", namespace)
     cluster.wait(
         "all protection to be given back",

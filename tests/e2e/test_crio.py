@@ -2,7 +2,7 @@
 
 The first part holds what we believe of CRI-O against CRI-O itself, so that a release that behaves otherwise
 is noticed. The second part has the CPU driver on that node keep its promises where the difference could break
-them. What a double can show is in ``tests/kit/test_crio_traps.py``.
+them. What a double can show is in ``tests/kit/runtime/test_crio_traps.py``.
 
 The node: cores {0,1} {2,3} on NUMA node 0, {4,5} {6,7} on NUMA node 1; CPU 0 is reserved.
 """
@@ -19,11 +19,11 @@ import msgspec
 import pytest
 from grpclib.exceptions import GRPCError
 
-from drakit.wire.nri.handler import Refusal
+from drakit.wire.nri.handler import ContainerRejectedError
 from drakit.wire.nri.values import Adjustment, Container, Pod, Resources, Update
 from tests.e2e.bed.cri import Cri, cri_of, cri_of_second_client
 from tests.e2e.bed.deploy import install_packages
-from tests.e2e.bed.drivenode import ClaimRefusedError, DrivenNode, driven
+from tests.e2e.bed.drivenode import ClaimRejectedError, DrivenNode, driven
 from tests.e2e.bed.node import Node
 from tests.e2e.bed.waiting import NotYetError
 from tests.e2e.test_node_nri import Pinner, Station, cpus, wait_until
@@ -72,7 +72,7 @@ class Racing(Pinner):
     async def starting(self, pod: Pod, container: Container) -> None:
         await super().starting(pod, container)
         if container.name in self.rejected_starts:
-            raise Refusal("it must not start")
+            raise ContainerRejectedError("it must not start")
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def station(runtime: Node, pinner: Racing) -> Iterator[Station]:
         made = Station(str(path), pinner)
         made.start()
         try:
-            wait_until("our plugin is synchronized", lambda: pinner.synchronised, runtime)
+            wait_until("our plugin is synchronized", lambda: pinner.synchronized, runtime)
             yield made
         finally:
             made.close()
@@ -99,10 +99,10 @@ def _pushes(node: Node) -> int:
 
 def _restart(node: Node, pinner: Pinner) -> list[Container]:
     """Restart CRI-O; returns the containers of the Synchronize that follows."""
-    before = len(pinner.synchronised)
+    before = len(pinner.synchronized)
     node.restart_service("runtime")
-    wait_until("our plugin is back", lambda: len(pinner.synchronised) > before, node)
-    return pinner.synchronised[-1]
+    wait_until("our plugin is back", lambda: len(pinner.synchronized) > before, node)
+    return pinner.synchronized[-1]
 
 
 # What CRI-O does -----------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def test_an_error_at_its_start_does_not_keep_a_container_from_running(
 def test_a_rejected_creation_is_not_followed_by_a_stop_and_a_removal(
     runtime: Node, cri: Cri, station: Station, pinner: Racing
 ) -> None:
-    pinner.refused["bad"] = "it must not be created"
+    pinner.rejected["bad"] = "it must not be created"
     pod = cri.run_pod()
     with pytest.raises(GRPCError, match="it must not be created"):
         cri.create(pod, "bad")
@@ -192,12 +192,12 @@ def test_a_container_that_died_while_cri_o_was_down_is_not_reported(
     pod = cri.run_pod()
     dead, alive = cri.run_container(pod, "dead"), cri.run_container(pod, "alive")
     (pid,) = runtime.pids(dead)
-    before = len(pinner.synchronised)
+    before = len(pinner.synchronized)
     runtime.stop_service("runtime")
     runtime.run(f"kill -9 {pid}")
     runtime.start_service("runtime")
-    wait_until("our plugin is back", lambda: len(pinner.synchronised) > before, runtime)
-    assert {each.id for each in pinner.synchronised[-1]} & {dead, alive} == {alive}
+    wait_until("our plugin is back", lambda: len(pinner.synchronized) > before, runtime)
+    assert {each.id for each in pinner.synchronized[-1]} & {dead, alive} == {alive}
     assert ("stop", "dead") not in pinner.events
 
 
@@ -277,7 +277,7 @@ def test_without_its_required_plugin_cri_o_creates_no_container_and_without_the_
             station = Station(str(path), pinner)
             station.start()
             try:
-                wait_until("our plugin is synchronized", lambda: pinner.synchronised, runtime)
+                wait_until("our plugin is synchronized", lambda: pinner.synchronized, runtime)
                 container = guarded.run_container(pod, "pinned")
                 assert runtime.effective_cpus(container) == {2, 3}
             finally:
@@ -384,8 +384,8 @@ def test_the_claim_of_a_container_that_died_while_cri_o_was_down_can_be_released
     def released() -> bool:
         try:
             driver.unprepare(claim)
-        except (ClaimRefusedError, GRPCError) as problem:
-            raise NotYetError(str(problem)) from problem
+        except (ClaimRejectedError, GRPCError) as error:
+            raise NotYetError(str(error)) from error
         return True
 
     machine.wait("the claim to be released", released)

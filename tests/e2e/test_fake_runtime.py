@@ -17,8 +17,8 @@ import msgspec
 import pytest
 from grpclib.exceptions import GRPCError
 
-from drakit.wire.nri import conversation
-from drakit.wire.nri.handler import Handler, Refusal
+from drakit.wire.nri import connection as conversation
+from drakit.wire.nri.handler import ContainerRejectedError, Handler
 from drakit.wire.nri.values import Adjustment, Container, Pod, Resources, State, Update
 from drakit.wire.nri.versions import PINNING_EVENTS, Event
 from tests.e2e.bed.cri import Cri, cri_of, cri_of_second_client
@@ -82,7 +82,7 @@ class Observer(Pinner):
                 self.on_start, container.id
             )
         if container.name in self.rejected_starts:
-            raise Refusal("it must not start")
+            raise ContainerRejectedError("it must not start")
 
     async def stop(self, pod: Pod, container: Container) -> Sequence[Update]:
         self.stopped[container.name] = container
@@ -132,16 +132,16 @@ def pinner() -> Observer:
 def station(runtime: Node, pinner: Observer) -> Iterator[Station]:
     """Our plugin, synchronized, with the events of pods as well."""
     with connected(runtime, pinner, events=PINNING_EVENTS | POD_EVENTS) as made:
-        wait_until("our plugin is synchronized", lambda: pinner.synchronised, runtime)
+        wait_until("our plugin is synchronized", lambda: pinner.synchronized, runtime)
         yield made
 
 
 def _restart(node: Node, pinner: Pinner) -> dict[str, Container]:
     """Restart the runtime; the containers of the Synchronize that follows, by name."""
-    before = len(pinner.synchronised)
+    before = len(pinner.synchronized)
     node.restart_service("runtime")
-    wait_until("our plugin is back", lambda: len(pinner.synchronised) > before, node)
-    return {each.name: each for each in pinner.synchronised[-1]}
+    wait_until("our plugin is back", lambda: len(pinner.synchronized) > before, node)
+    return {each.name: each for each in pinner.synchronized[-1]}
 
 
 # The life of pods and containers ---------------------------------------------------------------
@@ -180,7 +180,7 @@ def test_events_come_in_this_order_and_with_these_values(
 def test_a_rejected_creation_is_followed_by_a_stop_and_a_removal(
     runtime: Node, cri: Cri, station: Station, pinner: Observer
 ) -> None:
-    pinner.refused["bad"] = "it must not be created"
+    pinner.rejected["bad"] = "it must not be created"
     pod = cri.run_pod()
     with pytest.raises(GRPCError, match="it must not be created"):
         cri.create(pod, "bad")
@@ -222,8 +222,8 @@ def test_a_cdi_device_replaces_a_variable_of_the_pod(
             return cri.create(
                 pod, environment={"THING": "pod", "OTHER": "1"}, devices=["fakes.test/thing=one"]
             )
-        except GRPCError as problem:
-            if "unresolvable" not in str(problem):
+        except GRPCError as error:
+            if "unresolvable" not in str(error):
                 raise
             return ""
 
@@ -282,7 +282,7 @@ def test_plugins_are_asked_by_index_and_must_not_contradict(
 ) -> None:
     later = Observer()
     with connected(runtime, later, name="later", index="60"):
-        wait_until("the second plugin is synchronized", lambda: later.synchronised, runtime)
+        wait_until("the second plugin is synchronized", lambda: later.synchronized, runtime)
         pod = cri.run_pod()
         pinner.answers["main"] = Adjustment(resources=Resources(cpus="2-3"))
         later.answers["main"] = Adjustment(resources=Resources(mems="0"))
@@ -305,7 +305,7 @@ def test_an_update_of_the_container_being_created_is_an_error(
     cri: Cri, station: Station, pinner: Observer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Our plugin would not send it: see what the runtime makes of it.
-    monkeypatch.setattr("drakit.wire.nri.conversation.check_updates", lambda *args: None)
+    monkeypatch.setattr("drakit.wire.nri.connection.check_updates", lambda *args: None)
     pinner.updates_itself.add("main")
     with pytest.raises(GRPCError, match="update"):
         cri.create(cri.run_pod())
@@ -346,7 +346,7 @@ def test_a_registration_that_the_runtime_rejects(
     other = Observer()
     with connected(runtime, other, **changes):
         wait_until("its rejection", lambda: other.ends, runtime)
-    assert other.synchronised == []
+    assert other.synchronized == []
     assert pinner.ends == []
 
 

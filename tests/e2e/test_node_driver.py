@@ -15,7 +15,7 @@ import pytest
 from grpclib.exceptions import GRPCError
 
 from tests.e2e.bed.deploy import install_packages
-from tests.e2e.bed.drivenode import ClaimRefusedError, DrivenNode, driven
+from tests.e2e.bed.drivenode import ClaimRejectedError, DrivenNode, driven
 from tests.e2e.bed.node import Node
 from tests.e2e.bed.watch import role, watching
 
@@ -56,8 +56,8 @@ def a_claim_is_kept_while_a_container_runs_on_it(node: DrivenNode) -> None:
     container, claim = node.owner(2, numa=0)
     try:
         node.unprepare(claim)  # as the kubelet does once a minute for pods deleted by force
-    except ClaimRefusedError as refusal:
-        assert "still used by" in str(refusal)
+    except ClaimRejectedError as rejection:
+        assert "still used by" in str(rejection)
     assert not node.soon(lambda: bool(node.cpus(sharer) & {2, 3}), limit=3), (
         "others run on its CPUs"
     )
@@ -76,8 +76,8 @@ def a_prepared_claim_survives_a_crash(node: DrivenNode) -> None:
     left = EVERYTHING & {4, 5, 6, 7} - node.cpus(other)
     try:
         container = node.run(pod, devices)
-    except GRPCError as refusal:
-        pytest.fail(f"the claim was forgotten: {refusal}", pytrace=False)
+    except GRPCError as rejection:
+        pytest.fail(f"the claim was forgotten: {rejection}", pytrace=False)
     assert node.cpus(container) == left, "the claim was forgotten"
 
 
@@ -90,23 +90,23 @@ def a_forged_environment_gives_nothing(node: DrivenNode) -> None:
     }
     try:
         forger = node.run(node.pod(), environment=forged)
-    except GRPCError as refusal:
+    except GRPCError as rejection:
         # A runtime that tells no CDI devices: the marker is all there is, and it is checked.
-        assert f"remove DRA_CLAIM_{claim.uid}_cpus from the pod" in str(refusal)
+        assert f"remove DRA_CLAIM_{claim.uid}_cpus from the pod" in str(rejection)
     else:
         assert node.cpus(forger) == EVERYTHING - {2, 3}, "the forger has the owner's CPUs"
     assert node.cpus(container) == {2, 3}
 
 
-def a_second_pod_is_refused_the_claim_of_another(node: DrivenNode) -> None:
+def a_second_pod_is_rejected_the_claim_of_another(node: DrivenNode) -> None:
     pod, second = node.pod(), node.pod()
     claim = node.claim(pod, 2, 0, second)  # the API server lets several pods use one claim
     devices = node.prepare(claim)
     container = node.run(pod, devices)
     try:
         node.run(second, devices)
-    except GRPCError as refusal:
-        assert "give each pod a claim of its own" in str(refusal)
+    except GRPCError as rejection:
+        assert "give each pod a claim of its own" in str(rejection)
     else:
         pytest.fail("a second pod runs on exclusive CPUs", pytrace=False)
     assert node.cpus(container) == {2, 3}
@@ -142,7 +142,7 @@ BROKEN: dict[str, tuple[Promise, str]] = {
     ),
     "loses_state": (a_prepared_claim_survives_a_crash, "was forgotten"),
     "trusts_the_environment": (a_forged_environment_gives_nothing, "has the owner's CPUs"),
-    "lets_pods_share": (a_second_pod_is_refused_the_claim_of_another, "a second pod runs"),
+    "lets_pods_share": (a_second_pod_is_rejected_the_claim_of_another, "a second pod runs"),
     "ignores_what_it_missed": (what_started_while_it_was_away_is_corrected, "run anywhere"),
     "believes_its_own_books": (a_cgroup_changed_by_hand_is_put_right, "was not noticed"),
 }

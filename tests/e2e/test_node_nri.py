@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from grpclib.exceptions import GRPCError
 
-from drakit.wire.nri.handler import Disconnect, Handler, Refusal, RuntimeInfo
+from drakit.wire.nri.handler import ContainerRejectedError, Disconnect, Handler, RuntimeInfo
 from drakit.wire.nri.options import PluginOptions
-from drakit.wire.nri.plugin import NriPlugin, PushRefusedError
+from drakit.wire.nri.plugin import NriPlugin, UpdateRejectedError
 from drakit.wire.nri.values import Adjustment, Container, Pod, Resources, State, Update
 from tests.e2e.bed.cri import Cri, cri_of
 from tests.e2e.bed.deploy import PACKAGES_IN_GUEST, install_packages
@@ -54,10 +54,10 @@ class Pinner(Handler):
         self.update_answers: dict[str, Resources] = {}
         self.on_synchronize: dict[str, Resources] = {}
         self.hanging: set[str] = set()
-        self.refused: dict[str, str] = {}
+        self.rejected: dict[str, str] = {}
         self.events: list[tuple[str, str]] = []
         self.seen: dict[str, Container] = {}
-        self.synchronised: list[list[Container]] = []
+        self.synchronized: list[list[Container]] = []
         self.runtimes: list[RuntimeInfo] = []
         self.ends: list[Disconnect] = []
 
@@ -70,7 +70,7 @@ class Pinner(Handler):
     async def synchronize(
         self, pods: Sequence[Pod], containers: Sequence[Container]
     ) -> Sequence[Update]:
-        self.synchronised.append(list(containers))
+        self.synchronized.append(list(containers))
         return [
             Update(container_id=each.id, resources=self.on_synchronize[each.name])
             for each in containers
@@ -82,8 +82,8 @@ class Pinner(Handler):
         self.seen[container.id] = container
         if container.name in self.hanging:
             await asyncio.get_running_loop().create_future()
-        if container.name in self.refused:
-            raise Refusal(self.refused[container.name])
+        if container.name in self.rejected:
+            raise ContainerRejectedError(self.rejected[container.name])
         return self.answers.get(container.name, Adjustment())
 
     async def update(
@@ -162,12 +162,12 @@ def pinner() -> Pinner:
 
 @pytest.fixture
 def station(runtime: Node, pinner: Pinner) -> Iterator[Station]:
-    """Our plugin, synchronised with the guest's runtime."""
+    """Our plugin, synchronized with the guest's runtime."""
     with runtime.forward("/var/run/nri/nri.sock") as path:
         made = Station(str(path), pinner)
         made.start()
         try:
-            wait_until("our plugin is synchronised", lambda: pinner.synchronised, runtime)
+            wait_until("our plugin is synchronized", lambda: pinner.synchronized, runtime)
             yield made
         finally:
             made.close()
@@ -242,8 +242,8 @@ def create_when_noticed(node: Node, create: Callable[[], str]) -> str:
     def attempt() -> str:
         try:
             return create()
-        except GRPCError as problem:
-            if "unresolvable" not in str(problem):
+        except GRPCError as error:
+            if "unresolvable" not in str(error):
                 raise
             return ""
 
@@ -292,7 +292,7 @@ def cri_env(station: Station, container: str) -> str | None:
     return handler.seen[container].variable("GENERATION")
 
 
-def test_a_neighbour_moves_in_the_same_answer(
+def test_a_neighbor_moves_in_the_same_answer(
     runtime: Node, cri: Cri, station: Station, pinner: Pinner
 ) -> None:
     pod = cri.run_pod()
@@ -323,7 +323,7 @@ def test_updates_are_pushed_to_running_containers(
     container = cri.run_container(cri.run_pod())
     if pins.old_nri:
         version = r"NRI 0\.11\.0" if pins.is_crio else r"NRI 0\.6\.1"
-        with pytest.raises(PushRefusedError, match=version):
+        with pytest.raises(UpdateRejectedError, match=version):
             station.push([Update(container_id=container, resources=Resources(cpus="5-6"))])
         assert runtime.effective_cpus(container) == {2, 3}
         return
@@ -336,19 +336,19 @@ def test_updates_are_pushed_to_running_containers(
     assert runtime.effective_cpus(container) == {5, 6}
 
 
-def test_a_refusal_reaches_the_kubelet_and_costs_nothing_else(
+def test_a_rejection_reaches_the_kubelet_and_costs_nothing_else(
     cri: Cri, station: Station, pinner: Pinner
 ) -> None:
-    pinner.refused["bad"] = "claim default/x holds no CPUs on this node"
+    pinner.rejected["bad"] = "claim default/x holds no CPUs on this node"
     pod = cri.run_pod()
     with pytest.raises(GRPCError, match="claim default/x holds no CPUs on this node"):
         cri.create(pod, "bad")
     cri.run_container(pod, "good")
     assert pinner.ends == []
-    assert len(pinner.synchronised) == 1
+    assert len(pinner.synchronized) == 1
 
 
-def test_a_handler_that_hangs_refuses_in_time_and_stays_connected(
+def test_a_handler_that_hangs_rejects_in_time_and_stays_connected(
     cri: Cri, station: Station, pinner: Pinner
 ) -> None:
     pinner.hanging.add("stuck")
@@ -359,7 +359,7 @@ def test_a_handler_that_hangs_refuses_in_time_and_stays_connected(
     assert pinner.ends == []
 
 
-def test_answers_of_any_size_arrive_and_the_longest_is_refused_not_fatal(
+def test_answers_of_any_size_arrive_and_the_longest_is_rejected_not_fatal(
     cri: Cri, station: Station, pinner: Pinner
 ) -> None:
     """A first mux frame of more than 4096 bytes would make a Go peer drop the plugin."""
@@ -386,8 +386,8 @@ def test_a_plugin_that_was_away_corrects_what_it_missed(
     assert runtime.effective_cpus(missed) == frozenset(range(8))
     pinner.on_synchronize["missed"] = Resources(cpus="6-7")
     station.start()
-    wait_until("it is synchronised again", lambda: len(pinner.synchronised) == 2, runtime)
-    assert [each.name for each in pinner.synchronised[1] if each.id == missed] == ["missed"]
+    wait_until("it is synchronized again", lambda: len(pinner.synchronized) == 2, runtime)
+    assert [each.name for each in pinner.synchronized[1] if each.id == missed] == ["missed"]
     wait_until(
         "the missed container is corrected",
         lambda: runtime.effective_cpus(missed) == {6, 7},
@@ -401,10 +401,10 @@ def test_a_restarted_runtime_is_joined_again_and_told_everything(
     pinner.answers["main"] = cpus("2-3")
     container = cri.run_container(cri.run_pod())
     for restart in (lambda: runtime.restart_service("runtime"), lambda: crash(runtime)):
-        before = len(pinner.synchronised)
+        before = len(pinner.synchronized)
         restart()
-        wait_until("it is joined again", lambda n=before: len(pinner.synchronised) > n, runtime)
-        (known,) = [each for each in pinner.synchronised[-1] if each.id == container]
+        wait_until("it is joined again", lambda n=before: len(pinner.synchronized) > n, runtime)
+        (known,) = [each for each in pinner.synchronized[-1] if each.id == container]
         assert known.state is State.RUNNING
         assert known.resources.cpus == "2-3"
         assert runtime.effective_cpus(container) == {2, 3}
@@ -434,19 +434,19 @@ def fill(cri: Cri, pinner: Pinner, count: int) -> list[str]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("count", [30, 200, 500])
-def test_a_full_node_is_synchronised_and_corrected_within_the_deadline(
+def test_a_full_node_is_synchronized_and_corrected_within_the_deadline(
     runtime: Node, cri: Cri, station: Station, pinner: Pinner, count: int
 ) -> None:
     made = fill(cri, pinner, count)
     assert pinner.ends == []
     station.stop()
     pinner.on_synchronize = {f"c{place}": Resources(cpus="7") for place in range(count)}
-    before = len(pinner.synchronised)
+    before = len(pinner.synchronized)
     begin = time.monotonic()
     station.start()
-    wait_until("it is synchronised again", lambda: len(pinner.synchronised) > before, runtime)
-    print(f"{count} containers synchronised {time.monotonic() - begin:.2f} s after the start")
-    assert {each.id for each in pinner.synchronised[-1]} >= set(made)
+    wait_until("it is synchronized again", lambda: len(pinner.synchronized) > before, runtime)
+    print(f"{count} containers synchronized {time.monotonic() - begin:.2f} s after the start")
+    assert {each.id for each in pinner.synchronized[-1]} >= set(made)
     # A start that meets the updates keeps the old limits (the runtime host corrects that by the
     # kernel's files); once events arrive, they are all applied.
     pod = cri.run_pod()

@@ -22,7 +22,7 @@ from grpclib.exceptions import GRPCError, StreamTerminatedError
 
 from tests.e2e.bed.cri import Pod
 from tests.e2e.bed.deploy import install_packages
-from tests.e2e.bed.drivenode import Claim, ClaimRefusedError, DrivenNode, driven
+from tests.e2e.bed.drivenode import Claim, ClaimRejectedError, DrivenNode, driven
 from tests.e2e.bed.guestagent import GuestError
 from tests.e2e.bed.node import Node
 from tests.e2e.bed.volatile_disk import (
@@ -106,8 +106,8 @@ class PowerLoss:
         call = self.recorder.called(verb, [claim.uid])
         try:
             getattr(self.driven, verb)(claim)
-        except ClaimRefusedError as refusal:
-            self.recorder.answered(call, {claim.uid: {"error": str(refusal)}})
+        except ClaimRejectedError as rejection:
+            self.recorder.answered(call, {claim.uid: {"error": str(rejection)}})
             self.unsure.append(claim)
             return False
         except _CUT:

@@ -28,7 +28,7 @@ import pytest
 from drakit.cli import main
 from drakit.core.objects import from_builtins
 from drakit.core.pods import Pod
-from drakit.scheduler.placement import NodeAnswer, Placement, place, refused_selectors
+from drakit.scheduler.placement import NodeAnswer, Placement, place, rejected_selectors
 from tests.e2e.bed.kubernetes import ApiError
 from tests.e2e.bed.oracle import Answer, Oracle
 from tests.scheduler.problems import Json, problem
@@ -211,11 +211,11 @@ def _compare_one(bench: Bench, posed: Json, directory: Path) -> tuple[str, str]:
         try:
             cluster = [bench.create(item) for item in cluster_objects(posed)]
             claims = [bench.create(item) for item in claim_objects(posed)]
-        except ApiError as refused:
-            if refused.status not in (400, 403, 422):
+        except ApiError as rejected:
+            if rejected.status not in (400, 403, 422):
                 raise
-            print(f"seed {posed['seed']} is refused: {refused}")
-            return "refused by the API server", _refusal_difference(posed, str(refused))
+            print(f"seed {posed['seed']} is refused: {rejected}")
+            return "refused by the API server", _rejection_difference(posed, str(rejected))
         pod = pod_object(posed)
         placement = place(typed_cluster([*cluster, *claims]), from_builtins(pod, Pod))
         if any(a.at_least or a.steps > PATIENCE for a in placement.nodes):
@@ -245,12 +245,12 @@ def _difference(bench: Bench, posed: Json, placement: Placement, answer: Answer)
     return "" if "" in found else found[0]
 
 
-def _refusal_difference(posed: Json, message: str) -> str:
-    """An expression the API server refuses is refused by us, too."""
+def _rejection_difference(posed: Json, message: str) -> str:
+    """An expression the API server rejects is rejected by us, too."""
     if "resourceclaims" not in message or "compilation failed" not in message:
         return ""
     claims = typed_cluster(claim_objects(posed)).claims
-    return "" if any(map(refused_selectors, claims)) else f"we accept what is refused: {message}"
+    return "" if any(map(rejected_selectors, claims)) else f"we accept what is refused: {message}"
 
 
 def _told(placement: Placement) -> str:

@@ -224,8 +224,8 @@ def read(lines: Iterable[str]) -> list[History]:
         for event in sorted(events, key=lambda e: (e["boot"], e["at"], e["source"], e["seq"])):
             machine = event["machine"]
             _take(histories.setdefault(machine, History(machine)), event)
-    except (KeyError, TypeError, ValueError, AttributeError) as problem:
-        raise RecordError(f"a line cannot be understood: {problem!r}") from problem
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RecordError(f"a line cannot be understood: {error!r}") from error
     for history in histories.values():
         for container in history.containers.values():
             container.readings.sort(key=lambda reading: (reading.start, reading.end))
@@ -670,8 +670,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with open(words[0], encoding="utf-8") as file:
             report = judge(file)
-    except (OSError, RecordError) as problem:
-        print(f"{words[0]}: nothing can be decided: {problem}", file=sys.stderr)
+    except (OSError, RecordError) as error:
+        print(f"{words[0]}: nothing can be decided: {error}", file=sys.stderr)
         return 2
     for violation in report.violations:
         print(violation)

@@ -17,10 +17,10 @@ import drakit
 from drakit.core.objects import AllocationResult
 from drakit.core.quantity import Quantity
 from drakit.machine.model import HugepagePool, Machine
-from drakit.machine.synthetic import build
-from drakit.machine.tree import write_tree
 from drakit.testing.node import RunningPod, SimulatedNode
 from drakit.testing.releases import CONTAINERD_2_4, Release
+from drakit.testing.synthetic import build
+from drakit.testing.sysfs_writer import write_tree
 
 from .fakes import NodeRecording
 from .recorder import Recorder

@@ -161,8 +161,10 @@ def checkpoints(directory: Path | str, kind: str = "cpu") -> dict[str, tuple[str
             content = json.loads(path.read_bytes())
         except (FileNotFoundError, ValueError):
             continue
-        grants = [grant for grant in content["entry"]["grants"] if not grant.get("adminAccess")]
-        parts = [grant.get("exclusive", {}).get(kind, "") for grant in grants]
+        prepared_devices = [
+            prepared for prepared in content["entry"]["grants"] if not prepared.get("adminAccess")
+        ]
+        parts = [prepared.get("exclusive", {}).get(kind, "") for prepared in prepared_devices]
         identity = f"{status.st_ino}:{status.st_mtime_ns}"
         found[path.name.removesuffix(".json")] = identity, ",".join(part for part in parts if part)
     return found

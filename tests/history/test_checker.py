@@ -291,11 +291,11 @@ def _an_unprepare_that_failed_may_have_happened() -> Story:
     return Story().prepare("a", "2").unprepare("a", error="disk full").prepare("b", "2")
 
 
-def _a_refused_unprepare_changes_nothing() -> Story:
+def _a_rejected_unprepare_changes_nothing() -> Story:
     return running_on().unprepare("a", error="in use").look(one="2-3", shared="0-1")
 
 
-def _a_refused_prepare_owns_nothing() -> Story:
+def _a_rejected_prepare_owns_nothing() -> Story:
     story = running_on()
     return story.answer(story.call("prepare", "b"), "b", error="no CPU is free").look(one="2-3")
 
@@ -403,8 +403,8 @@ LEGAL = [
     _a_prepare_that_was_never_answered_owns_nothing,
     _a_prepare_overlaps_the_unprepare_of_the_same_claim,
     _an_unprepare_that_failed_may_have_happened,
-    _a_refused_unprepare_changes_nothing,
-    _a_refused_prepare_owns_nothing,
+    _a_rejected_unprepare_changes_nothing,
+    _a_rejected_prepare_owns_nothing,
     _the_pool_grows_when_the_container_has_ended,
     _a_container_is_gone_before_another_takes_its_place,
     _containers_started_while_the_driver_is_away_are_corrected,
@@ -535,13 +535,13 @@ def test_of_equal_looks_the_first_and_the_last_are_written(tmp_path: Path):
 
 
 def test_checkpoints_are_read_without_the_drivers_code(tmp_path: Path):
-    grants = [{"exclusive": {"cpu": "2-3"}}, {"exclusive": {"cpu": "6"}}, {}]
-    (tmp_path / "a.json").write_text(json.dumps({"entry": {"grants": grants}}))
+    prepared_devices = [{"exclusive": {"cpu": "2-3"}}, {"exclusive": {"cpu": "6"}}, {}]
+    (tmp_path / "a.json").write_text(json.dumps({"entry": {"grants": prepared_devices}}))
     (tmp_path / ".hidden.json").write_text("{")
     (tmp_path / "b.json.unreadable").write_text("{")
     first = checkpoints(tmp_path)
     assert {uid: cpus for uid, (_, cpus) in first.items()} == {"a": "2-3,6"}
     replaced = tmp_path / "new"
-    replaced.write_text(json.dumps({"entry": {"grants": grants}}))
+    replaced.write_text(json.dumps({"entry": {"grants": prepared_devices}}))
     replaced.rename(tmp_path / "a.json")
     assert checkpoints(tmp_path)["a"][0] != first["a"][0]

@@ -21,9 +21,9 @@ from drakit.core.objects import (
     ResourceClaimStatus,
     int_attribute,
 )
-from drakit.kit.driver import Assignment, Grant, Offer, PoolOffer, Refused
-from drakit.kit.names import Part, qualified_name
-from drakit.kit.preparer import ClaimSourceError
+from drakit.kit.claims.cdi_names import Part, qualified_name
+from drakit.kit.claims.preparer import ClaimSourceError
+from drakit.kit.driver import Assignment, Offer, PoolOffer, PreparedDevice, RejectedError
 
 DRIVER = "numbers.example.com"
 NODE = "node-1"
@@ -41,28 +41,28 @@ class NumberDriver:
         devices = (Device(name="numbers", allow_multiple_allocations=True),)
         return Offer((PoolOffer(devices, name=NODE),))
 
-    def assign(self, claim, holdings):
-        free = CpuSet(range(self.numbers)) - holdings.exclusive("number")
-        grants = []
-        for allotment in claim.allotments:
+    def assign(self, claim, prepared_claims):
+        free = CpuSet(range(self.numbers)) - prepared_claims.exclusive("number")
+        prepared_devices = []
+        for allocated in claim.allocated_devices:
             if not free:
-                raise Refused("no number is free", reason="capacity")
+                raise RejectedError("no number is free", reason="capacity")
             number = min(free)
             free -= CpuSet([number])
-            grants.append(
-                Grant(
-                    request=allotment.base_request,
-                    pool=allotment.pool,
-                    device=allotment.device,
-                    share_id=allotment.share_id,
-                    admin_access=allotment.admin_access,
+            prepared_devices.append(
+                PreparedDevice(
+                    request=allocated.base_request,
+                    pool=allocated.pool,
+                    device=allocated.device,
+                    share_id=allocated.share_id,
+                    admin_access=allocated.admin_access,
                     exclusive={"number": CpuSet([number])},
                     env={f"NUMBER_{claim.uid}": str(number)},
                     attributes={"number": int_attribute(number)},
-                    data={"config": [c.parameters for c in allotment.config]},
+                    data={"config": [c.parameters for c in allocated.config]},
                 )
             )
-        return Assignment(tuple(grants))
+        return Assignment(tuple(prepared_devices))
 
 
 class FileCdi:
@@ -78,11 +78,12 @@ class FileCdi:
     def write(self, entry, mounts):
         atomicfile.ensure_directory(self.directory)
         ids = {
-            g.request: qualified_name(self.kind, Part(entry.uid, g.request)) for g in entry.grants
+            g.request: qualified_name(self.kind, Part(entry.uid, g.request))
+            for g in entry.prepared_devices
         }
         content = {
             "ids": ids,
-            "env": [dict(g.env) for g in entry.grants],
+            "env": [dict(g.env) for g in entry.prepared_devices],
             "mounts": {request: mount.host_path for request, mount in mounts.items()},
         }
         data = json.dumps(content, sort_keys=True).encode()

@@ -15,14 +15,13 @@ import sys
 import traceback
 
 from drakit.core import atomicfile
-from drakit.kit.ledger import Ledger
-from drakit.kit.metadata import MetadataFiles
-from drakit.kit.preparer import Preparer
-from drakit.kit.specs import ClaimSpecs
+from drakit.kit.claims.cdi_specs import ClaimSpecs
+from drakit.kit.claims.checkpoint import Checkpoint
+from drakit.kit.claims.metadata import MetadataFiles
+from drakit.kit.claims.preparer import Preparer
 from drakit.wire.cdi.spec import decode_spec
 from drakit.wire.kubelet import ClaimRef
-
-from .claimworld import DRIVER, Claims, NumberDriver, resource_claim, result
+from tests.kit.claimworld import DRIVER, Claims, NumberDriver, resource_claim, result
 
 DIED = 7
 
@@ -32,7 +31,7 @@ class Node:
 
     def __init__(self, root, boot="boot-1"):
         self.root = root
-        self.ledger = Ledger(os.path.join(root, "claims"), boot=boot)
+        self.checkpoint = Checkpoint(os.path.join(root, "claims"), boot=boot)
         self.claims = Claims()
         for name in ("old", "new", "third"):
             shares = (result("a", share=f"{name}-1"), result("b", share=f"{name}-2"))
@@ -42,14 +41,14 @@ class Node:
         self.preparer = Preparer(
             driver=lambda: driver,
             offer=driver.offer,
-            ledger=self.ledger,
+            checkpoint=self.checkpoint,
             source=self.claims,
             cdi=ClaimSpecs(os.path.join(root, "cdi"), driver.cdi_kind),
             metadata=self.metadata,
         )
 
     async def start(self):
-        self.ledger.load()
+        self.checkpoint.load()
         await self.preparer.restore()
 
     async def prepare(self, name):
@@ -181,7 +180,7 @@ async def examine(node, expected):
     problems = []
     await node.start()
     problems += consistent(node, "after restart")
-    held = {entry.name for entry in node.ledger.holdings}
+    held = {entry.name for entry in node.checkpoint.prepared_claims}
     maybe = {expected.open[1]} if expected.open else set()
     if lost := set(expected.prepared) - held - maybe:
         problems.append(f"lost: {lost}")
@@ -204,18 +203,18 @@ async def examine(node, expected):
     for name in ("old", "new", "third"):
         await node.unprepare(name)
     problems += consistent(node, "at the end")
-    left = [n for n in os.listdir(node.ledger.directory) if n.endswith(".json")]
-    if left or len(node.ledger.holdings):
+    left = [n for n in os.listdir(node.checkpoint.directory) if n.endswith(".json")]
+    if left or len(node.checkpoint.prepared_claims):
         problems.append(f"left at the end: {left}")
     return problems
 
 
 def consistent(node, when):
-    """Ledger, CDI specs and metadata files say the same, nobody holds what another does."""
+    """Checkpoint, CDI specs and metadata files say the same, nobody holds what another does."""
     problems = []
-    fresh = Ledger(node.ledger.directory, boot="boot-1")
+    fresh = Checkpoint(node.checkpoint.directory, boot="boot-1")
     fresh.refresh()
-    entries = {entry.uid: entry for entry in fresh.holdings}
+    entries = {entry.uid: entry for entry in fresh.prepared_claims}
     if fresh.unreadable:
         problems.append(f"unreadable: {fresh.unreadable}")
     numbers = [n for entry in entries.values() for n in entry.exclusive("number")]
@@ -223,12 +222,16 @@ def consistent(node, when):
         problems.append(f"assigned twice: {sorted(numbers)}")
     specs = cdi_specs(os.path.join(node.root, "cdi"))
     if set(specs) != set(entries):
-        problems.append(f"CDI specs of {set(specs)}, ledger of {set(entries)}")
+        problems.append(f"CDI specs of {set(specs)}, checkpoint of {set(entries)}")
     for uid in set(specs) & set(entries):
         env = {e for device in specs[uid].devices for e in device.container_edits.env}
-        granted = {f"{k}={v}" for grant in entries[uid].grants for k, v in grant.env.items()}
+        granted = {
+            f"{k}={v}"
+            for prepared in entries[uid].prepared_devices
+            for k, v in prepared.env.items()
+        }
         if not granted <= env:
-            problems.append(f"the CDI spec of {uid} does not match the ledger")
+            problems.append(f"the CDI spec of {uid} does not match the checkpoint")
     wanted = {
         node.metadata.path(entry, request) for entry in entries.values() for request in ("a", "b")
     }

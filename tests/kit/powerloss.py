@@ -28,10 +28,9 @@ import tempfile
 from dataclasses import dataclass, field
 
 from drakit.wire.kubelet import ClaimError
-
-from .claimworld import resource_claim, result
-from .crashing import Node, consistent
-from .syscalls import Call, Interposer
+from tests.kit.claimworld import resource_claim, result
+from tests.kit.crashing import Node, consistent
+from tests.kit.syscalls import Call, Interposer
 
 NAMES = tuple(f"c{number}" for number in range(6))
 AT_ONCE = 4
@@ -185,7 +184,7 @@ class World(Node):
             self.claims.add(resource_claim(name, results=shares))
 
     def numbers(self, name):
-        entry = self.ledger.holdings.get(f"uid-{name}")
+        entry = self.checkpoint.prepared_claims.get(f"uid-{name}")
         return entry.exclusive("number") if entry is not None else None
 
 
@@ -319,7 +318,7 @@ class Checker:
     async def _problems(self, directory):
         node = World(directory, "boot-2")
         await node.start()
-        held = {entry.name: entry.exclusive("number") for entry in node.ledger.holdings}
+        held = {entry.name: entry.exclusive("number") for entry in node.checkpoint.prepared_claims}
         open_name = self.asked.name if self.asked else None
         problems = [
             f"{name} was given {numbers}, now it has {held.get(name)}"
@@ -335,8 +334,8 @@ class Checker:
         taken = list(itertools.chain(*held.values()))
         if len(taken) != len(set(taken)):
             problems.append(f"held twice: {held}")
-        if node.ledger.unreadable or node.ledger.problem:
-            problems.append(f"damaged: {node.ledger.unreadable} {node.ledger.problem}")
+        if node.checkpoint.unreadable or node.checkpoint.problem:
+            problems.append(f"damaged: {node.checkpoint.unreadable} {node.checkpoint.problem}")
         return problems + consistent(node, "after the start")
 
 

@@ -18,19 +18,19 @@ import pytest
 
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import AllocationResult, Device
+from drakit.kit.config.options import HostOptions
 from drakit.kit.driver import (
     Assignment,
     Claim,
     Container,
-    Grant,
-    Holdings,
+    DesiredResources,
     Offer,
     PoolOffer,
-    Refused,
-    Shape,
+    PreparedClaims,
+    PreparedDevice,
+    RejectedError,
 )
 from drakit.kit.host import Host
-from drakit.kit.options import HostOptions
 from drakit.testing.kubelet import Pod as FakePod
 from drakit.testing.kubelet import PodClaim, PrepareError, Use
 from drakit.testing.node import SimulatedNode
@@ -52,15 +52,15 @@ class Pairs:
     def offer(self) -> Offer:
         return Offer((PoolOffer(tuple(Device(name=f"pair-{n}") for n in range(self.count))),))
 
-    def assign(self, claim: Claim, holdings: Holdings) -> Assignment:
-        grants = []
-        for one in claim.allotments:
+    def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
+        prepared_devices = []
+        for one in claim.allocated_devices:
             number = int(one.device.removeprefix("pair-"))
             if number >= self.count:
-                raise Refused(f"no {one.device} here", reason="unknown-device")
+                raise RejectedError(f"no {one.device} here", reason="unknown-device")
             cpus = CpuSet([2 * number, 2 * number + 1])
-            grants.append(
-                Grant(
+            prepared_devices.append(
+                PreparedDevice(
                     request=one.base_request,
                     pool=one.pool,
                     device=one.device,
@@ -68,11 +68,13 @@ class Pairs:
                     env={f"PAIR_{number}": str(cpus)},
                 )
             )
-        return Assignment(tuple(grants))
+        return Assignment(tuple(prepared_devices))
 
-    def enforce(self, container: Container, holdings: Holdings) -> Shape:
-        mine = CpuSet.union(g.exclusive["cpu"] for use in container.uses for g in use.grants)
-        return Shape(cpus=mine or ALL - holdings.exclusive("cpu"))
+    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
+        mine = CpuSet.union(
+            g.exclusive["cpu"] for use in container.uses for g in use.prepared_devices
+        )
+        return DesiredResources(cpus=mine or ALL - prepared_claims.exclusive("cpu"))
 
 
 def pair(number: int, request: str = "r") -> AllocationResult:
@@ -140,7 +142,7 @@ async def test_a_claim_from_kubelet_to_container_and_back(release: Release) -> N
         again = await node.restart_container(running, "main")
         assert again.cpus == "2-3"
         await node.delete_pod(running)
-        assert len(host.ledger.holdings) == 0
+        assert len(host.checkpoint.prepared_claims) == 0
         if release.nri >= (0, 12, 1):
             await eventually(lambda: shared.containers["main"].cpus == "0-7", "grown back")
         else:  # goes with the next answer
@@ -169,7 +171,7 @@ async def test_readiness_tells_the_truth() -> None:
         assert 'pairs_example_org_ready{condition="runtime"} 1.0' in metrics
 
 
-async def test_not_registered_before_the_runtime_is_synchronised() -> None:
+async def test_not_registered_before_the_runtime_is_synchronized() -> None:
     async with world() as node:
         await node.runtime.down()
         options = HostOptions(**node.settings())
@@ -219,7 +221,7 @@ async def test_two_instances_hand_over() -> None:
         second = node.host(Pairs, options)
         async with at_work(second):
             await node.kubelet.registered("pairs.example.org", instances=2)
-            assert (first.runtime.state, second.runtime.state) == ("synchronised", "standby")
+            assert (first.runtime.state, second.runtime.state) == ("synchronized", "standby")
             await eventually(
                 lambda: set(second.conditions().values()) == {None}, "standby is ready"
             )
@@ -229,7 +231,7 @@ async def test_two_instances_hand_over() -> None:
             assert running.containers["main"].cpus == "2-3"
             assert shared.containers["main"].cpus == "0-1,4-7"
             first.stop()
-            await eventually(lambda: second.runtime.state == "synchronised", "taken over")
+            await eventually(lambda: second.runtime.state == "synchronized", "taken over")
             await node.kubelet.registered("pairs.example.org", instances=1)
             await node.delete_pod(running)
             await eventually(lambda: shared.containers["main"].cpus == "0-7", "grown back")
@@ -257,7 +259,7 @@ async def test_a_claim_is_prepared_when_others_have_left_its_cpus(
         node.allocate("new", [pair(1)], consumers=["q"])
         starting = asyncio.create_task(node.run_pod("q", {"main": ["new"]}))
         await eventually(
-            lambda: [entry.name for entry in host.ledger.holdings] == ["new"], "assigned"
+            lambda: [entry.name for entry in host.checkpoint.prepared_claims] == ["new"], "assigned"
         )
         await asyncio.sleep(0.2)  # that nothing happens can only be seen by waiting
         assert not starting.done()
@@ -284,7 +286,7 @@ async def test_a_runtime_that_hangs_does_not_keep_claims_from_being_prepared(
         go.set()
 
 
-async def test_a_refusal_reaches_the_pod_in_words() -> None:
+async def test_a_rejection_reaches_the_pod_in_words() -> None:
     async with world() as node, serving(node) as host:
         node.allocate("c", [pair(9)], consumers=["p"])
         with pytest.raises(PrepareError, match="no pair-9 here"):
@@ -375,17 +377,17 @@ async def test_a_claim_is_not_given_back_while_a_container_runs_on_it(release: R
         running = await node.run_pod("p", {"main": ["c"]})
         node.kubelet.forget_pod(running.uid)  # deleted by force: its containers go on
         await node.kubelet.reconcile()
-        assert len(host.ledger.holdings) == 1
+        assert len(host.checkpoint.prepared_claims) == 1
         assert shared.containers["main"].cpus == "0-1,4-7"
         node.allocate("d", [pair(1)], consumers=["q"])
         with pytest.raises(PrepareError, match=r"default/c"):
             await node.run_pod("q", {"main": ["d"]})
         await node.runtime.stop(running.containers["main"].id)
         await node.kubelet.reconcile()
-        assert len(host.ledger.holdings) == 0
+        assert len(host.checkpoint.prepared_claims) == 0
         await node.run_pod("later")
         assert shared.containers["main"].cpus == "0-7"
-        assert host.metrics.refusals.labels("release", "in-use").value == 1
+        assert host.metrics.rejections.labels("release", "in-use").value == 1
 
 
 async def test_a_claim_is_not_given_back_while_its_container_is_being_started() -> None:
@@ -399,14 +401,14 @@ async def test_a_claim_is_not_given_back_while_its_container_is_being_started() 
         created = await node.runtime.create(sandbox.id, "main", cdi_devices=devices)
         node.kubelet.forget_pod(pod.uid)
         await node.kubelet.reconcile()
-        assert len(host.ledger.holdings) == 1
+        assert len(host.checkpoint.prepared_claims) == 1
         await node.runtime.start(created.id)
         assert created.cpus == "2-3"
         await node.kubelet.reconcile()
-        assert len(host.ledger.holdings) == 1
+        assert len(host.checkpoint.prepared_claims) == 1
         await node.runtime.remove_pod(sandbox.id)
         await node.kubelet.reconcile()
-        assert len(host.ledger.holdings) == 0
+        assert len(host.checkpoint.prepared_claims) == 0
 
 
 async def test_nobody_keeps_the_claim_of_another_by_naming_it() -> None:
@@ -423,7 +425,7 @@ async def test_nobody_keeps_the_claim_of_another_by_naming_it() -> None:
         await node.runtime.restart()
         await node.runtime.plugin_ready()
         await node.delete_pod(running)
-        assert len(host.ledger.holdings) == 0
+        assert len(host.checkpoint.prepared_claims) == 0
 
 
 async def test_an_end_that_was_never_told_keeps_no_claim() -> None:
@@ -432,7 +434,7 @@ async def test_an_end_that_was_never_told_keeps_no_claim() -> None:
         running = await node.run_pod("p", {"main": ["c"]})
         running.containers["main"].unmirror()  # the kernel knows better than the runtime told
         await node.kubelet.stop_pod(running.uid)
-        assert len(host.ledger.holdings) == 0
+        assert len(host.checkpoint.prepared_claims) == 0
 
 
 async def test_an_instance_that_stands_by_asks_the_kernel_who_runs_on_a_claim() -> None:
@@ -445,10 +447,10 @@ async def test_an_instance_that_stands_by_asks_the_kernel_who_runs_on_a_claim() 
             node.kubelet.forget_pod(running.uid)
             await node.kubelet.reconcile()  # the newest instance is asked, which stands by
             assert second.runtime.state == "standby"
-            assert len(second.ledger.holdings) == 1
+            assert len(second.checkpoint.prepared_claims) == 1
             await node.runtime.stop(running.containers["main"].id)
             await node.kubelet.reconcile()
-            assert len(second.ledger.holdings) == 0
+            assert len(second.checkpoint.prepared_claims) == 0
 
 
 IDLE_CLIENTS = """
@@ -518,15 +520,15 @@ async def test_a_defect_while_containers_are_brought_in_line_does_not_end_the_ho
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with world() as node, serving(node) as host:
-        broken, plain = [ValueError("one"), KeyError("two")], host.runtime.ledger_changed
+        broken, plain = [ValueError("one"), KeyError("two")], host.runtime.checkpoint_changed
 
-        async def ledger_changed() -> None:
+        async def checkpoint_changed() -> None:
             if broken:
                 raise broken.pop()
             await plain()
 
-        monkeypatch.setattr(host.runtime, "ledger_changed", ledger_changed)
-        host._ledger_changed(host.ledger.holdings)
+        monkeypatch.setattr(host.runtime, "checkpoint_changed", checkpoint_changed)
+        host._checkpoint_changed(host.checkpoint.prepared_claims)
         await eventually(lambda: not broken, "it is tried again until it succeeds")
         await eventually(lambda: host.conditions()["tasks"] is None, "and then all is well")
         assert b'task_failures_total{task="containers"} 2.0' in host.metrics.exposition()

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
+import drakit.kit.claims.checkpoint as checkpoint_module
 import drakit.kit.host as host_module
-import drakit.kit.ledger as ledger_module
+from drakit.kit.config.options import HostOptions
 from drakit.kit.host import Host
-from drakit.kit.options import HostOptions
 from drakit.testing.kubelet import PrepareError
 from drakit.testing.node import SimulatedNode
 from drakit.wire.kubelet import ClaimError, ClaimRef
-
-from .test_host import Pairs, at_work, eventually, pair, serving, world
+from tests.kit.test_host import Pairs, at_work, eventually, pair, serving, world
 
 
 @pytest.fixture(autouse=True)
@@ -48,13 +47,15 @@ async def test_no_call_is_answered_before_the_runtime_is_synchronized() -> None:
         wanted = node.allocate("b", [pair(1)], consumers=["pb"]).metadata.uid
         async with at_work(host_of(node)) as host:
             await eventually(lambda: host.plugin.service_path, "the service socket")
-            await eventually(lambda: len(host.ledger.holdings) == 1, "the ledger is read")
+            await eventually(
+                lambda: len(host.checkpoint.prepared_claims) == 1, "the checkpoint is read"
+            )
             with pytest.raises(ClaimError, match=r"cannot be unprepared now: .*tries again"):
                 await host.preparer.unprepare(ref("a", used))
             with pytest.raises(ClaimError, match=r"cannot be prepared now: .*tries again"):
                 await host.preparer.prepare(ref("b", wanted))
             for verb in ("assign", "release"):
-                assert host.metrics.refusals.labels(verb, "not-ready").value == 1
+                assert host.metrics.rejections.labels(verb, "not-ready").value == 1
             await node.runtime.up()
             await eventually(lambda: host.runtime.problem is None, "synchronized")
             with pytest.raises(ClaimError, match="still used"):
@@ -75,7 +76,7 @@ async def test_no_call_is_answered_while_the_connection_to_the_runtime_is_lost()
             await host.preparer.unprepare(ref("a", used))
         with pytest.raises(ClaimError, match="cannot be prepared now"):
             await host.preparer.prepare(ref("b", wanted))
-        assert set(host.ledger.holdings.entries) == {used}
+        assert set(host.checkpoint.prepared_claims.entries) == {used}
         await node.runtime.up()
         await eventually(lambda: host.runtime.problem is None, "synchronized again")
         await host.preparer.unprepare(ref("a", used))
@@ -88,7 +89,7 @@ async def test_no_call_is_answered_while_the_connection_to_the_runtime_is_lost()
 async def test_a_read_error_at_start_costs_no_claim_its_cpus(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real, broken = ledger_module._read, True
+    real, broken = checkpoint_module._read, True
 
     def failing(path: str) -> bytes:
         if broken:
@@ -100,7 +101,7 @@ async def test_a_read_error_at_start_costs_no_claim_its_cpus(
             node.allocate("a", [pair(1)], consumers=["pa"])
             running = await node.run_pod("pa", {"main": ["a"]})
             await node.runtime.stop(running.containers["main"].id)  # between two lives
-        monkeypatch.setattr(ledger_module, "_read", failing)
+        monkeypatch.setattr(checkpoint_module, "_read", failing)
         async with serving(node) as host:
             assert "Input/output error" in (host.conditions()["checkpoint"] or "")
             node.allocate("b", [pair(1)], consumers=["pb", "pc"])
@@ -114,7 +115,7 @@ async def test_a_read_error_at_start_costs_no_claim_its_cpus(
                 await node.run_pod("pc", {"main": ["b"]})
 
 
-async def test_a_ledger_that_cannot_be_used_is_tried_again_until_it_can(tmp_path: Path) -> None:
+async def test_a_checkpoint_that_cannot_be_used_is_tried_again_until_it_can(tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.write_text("not a directory")
     async with world() as node, at_work(host_of(node, state_dir=str(state))) as host:
@@ -128,7 +129,7 @@ async def test_a_ledger_that_cannot_be_used_is_tried_again_until_it_can(tmp_path
         await node.kubelet.registered(Pairs.name)
 
 
-async def test_a_host_that_cannot_use_its_ledger_can_be_stopped(tmp_path: Path) -> None:
+async def test_a_host_that_cannot_use_its_checkpoint_can_be_stopped(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("not a directory")
     async with world() as node:
         host = host_of(node, state_dir=str(tmp_path / "state"))
@@ -145,7 +146,7 @@ async def test_a_newer_record_is_reported_and_left_until_its_version_is_back() -
     async with world() as node, serving(node) as host:
         claim = node.allocate("a", [pair(1)], consumers=["pa"])
         running = await node.run_pod("pa", {"main": ["a"]})
-        path = Path(host.ledger.path(claim.metadata.uid))
+        path = Path(host.checkpoint.path(claim.metadata.uid))
         own = path.read_bytes()
         newer = own.replace(b'"format":1', b'"format":2')
         (path.parent / ".new").write_bytes(newer)

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from h2.connection import H2Connection
 
-from drakit.kit import tombstones
-from drakit.kit.ledger import Ledger
-from drakit.kit.metadata import MetadataFiles
-from drakit.kit.preparer import Preparer
-from drakit.kit.specs import ClaimSpecs
+from drakit.kit.claims import unprepared as tombstones
+from drakit.kit.claims.cdi_specs import ClaimSpecs
+from drakit.kit.claims.checkpoint import Checkpoint
+from drakit.kit.claims.metadata import MetadataFiles
+from drakit.kit.claims.preparer import Preparer
 from drakit.testing.kubelet import FakeKubelet, Pod, PodClaim, Use
 from drakit.wire.kubelet import KubeletPlugin
 from tests.kit.claimworld import DRIVER, Claims, NumberDriver, resource_claim
@@ -41,13 +41,13 @@ async def live_many_claims(scale):
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="k", dir=place) as root:
         claims = Claims()
-        ledger = Ledger(os.path.join(root, "claims"))
-        ledger.load()
+        checkpoint = Checkpoint(os.path.join(root, "claims"))
+        checkpoint.load()
         driver = NumberDriver()
         preparer = Preparer(
             driver=lambda: driver,
             offer=driver.offer,
-            ledger=ledger,
+            checkpoint=checkpoint,
             source=claims,
             cdi=ClaimSpecs(os.path.join(root, "cdi"), driver.cdi_kind),
             metadata=MetadataFiles(root, DRIVER),

@@ -1,7 +1,7 @@
 """Any sequence of what happens on a node: nothing is lost, nothing is held twice.
 
 Pods come, share claims, go, or vanish; kubelet and driver restart, a second instance runs beside the
-first, the machine reboots, the API server goes away. After every step ledger, CDI specs and what the
+first, the machine reboots, the API server goes away. After every step checkpoint, CDI specs and what the
 kubelet believes must agree; and another program finds nothing wrong in the record of all calls.
 """
 
@@ -15,17 +15,16 @@ import tempfile
 
 import pytest
 
-from drakit.kit.ledger import Ledger
-from drakit.kit.metadata import MetadataFiles
-from drakit.kit.preparer import Preparer
-from drakit.kit.specs import ClaimSpecs
+from drakit.kit.claims.cdi_specs import ClaimSpecs
+from drakit.kit.claims.checkpoint import Checkpoint
+from drakit.kit.claims.metadata import MetadataFiles
+from drakit.kit.claims.preparer import Preparer
 from drakit.testing.kubelet import FakeKubelet, Pod, PodClaim, PrepareError, Use
 from drakit.wire.cdi.spec import decode_spec
 from drakit.wire.kubelet import KubeletPlugin
 from tests.history.fakes import NodeRecording
 from tests.history.recorder import Recorder
-
-from .claimworld import DRIVER, Claims, NumberDriver, resource_claim
+from tests.kit.claimworld import DRIVER, Claims, NumberDriver, resource_claim
 
 STEPS = 40
 NUMBERS = 5
@@ -35,12 +34,12 @@ class Instance:
     """One process of the driver."""
 
     def __init__(self, life, uid):
-        self.ledger = Ledger(os.path.join(life.root, "claims"), boot=life.boot)
+        self.checkpoint = Checkpoint(os.path.join(life.root, "claims"), boot=life.boot)
         driver = NumberDriver(NUMBERS)
         self.preparer = Preparer(
             driver=lambda: driver,
             offer=driver.offer,
-            ledger=self.ledger,
+            checkpoint=self.checkpoint,
             source=life.claims,
             cdi=ClaimSpecs(life.cdi, driver.cdi_kind),
             metadata=MetadataFiles(life.root, DRIVER),
@@ -48,7 +47,7 @@ class Instance:
         self.plugin = KubeletPlugin(DRIVER, self.preparer, kubelet_root=life.root, instance_uid=uid)
 
     async def start(self):
-        self.ledger.load()
+        self.checkpoint.load()
         await self.preparer.restore()
         await self.plugin.start_service()
         await self.plugin.register()
@@ -180,9 +179,9 @@ class Life:
 
     def check(self):
         self.history.look()
-        truth = Ledger(os.path.join(self.root, "claims"), boot=self.boot)
+        truth = Checkpoint(os.path.join(self.root, "claims"), boot=self.boot)
         truth.load()
-        held = {entry.uid: entry.exclusive("number") for entry in truth.holdings}
+        held = {entry.uid: entry.exclusive("number") for entry in truth.prepared_claims}
         numbers = [number for each in held.values() for number in each]
         assert len(numbers) == len(set(numbers)), "held twice"
         assert truth.unreadable == {}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from drakit.core.cpuset import CpuSet
 from drakit.machine.model import CgroupMode, Cgroups, CoreType, HugepagePool, Machine
-from drakit.machine.synthetic import (
+from drakit.testing.synthetic import (
     CGROUP2,
     GIB,
     KIB,

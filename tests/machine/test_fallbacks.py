@@ -13,8 +13,8 @@ from drakit.core.cpuset import CpuSet
 from drakit.machine import discover
 from drakit.machine.caches import ASSUMED_LEVEL
 from drakit.machine.model import CgroupMode, CoreType, HugepagePool, Machine
-from drakit.machine.synthetic import GIB, MIB, Surroundings, arm_big_little, build, hybrid_laptop
-from drakit.machine.tree import write_tree
+from drakit.testing.synthetic import GIB, MIB, Surroundings, arm_big_little, build, hybrid_laptop
+from drakit.testing.sysfs_writer import write_tree
 from tests.machine import invariants
 from tests.machine.places import scratch
 
@@ -165,7 +165,7 @@ def test_an_online_cpu_without_a_directory_is_kept(server: Tree) -> None:
     assert "no directory" in reasons(machine, f"/{CPU}/cpu6")
 
 
-def test_absurd_cpu_numbers_are_refused(server: Tree) -> None:
+def test_absurd_cpu_numbers_are_rejected(server: Tree) -> None:
     server.put(f"{CPU}/present", "0-7,100000\n")
     server.put(f"{CPU}/cpu2147483648/online", "1\n")
     machine = server.look()
@@ -411,7 +411,7 @@ def test_without_a_node_directory_the_machine_is_one_node(server: Tree) -> None:
     assert "one NUMA node" in reasons(machine, f"/{NODE}")
 
 
-def test_a_cpu_in_no_node_is_where_its_neighbours_are(server: Tree) -> None:
+def test_a_cpu_in_no_node_is_where_its_neighbors_are(server: Tree) -> None:
     server.put(f"{NODE}/node1/cpulist", "2-3,6\n")
     server.put(f"{NODE}/node1/cpumap", "0000004c\n")
     server.drop(f"{CPU}/cpu7/node1")

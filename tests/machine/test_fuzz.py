@@ -17,14 +17,14 @@ import pytest
 from drakit.core.cpuset import CpuSet
 from drakit.machine import discover
 from drakit.machine.model import HugepagePool, Machine
-from drakit.machine.synthetic import (
+from drakit.testing.synthetic import (
     MIB,
     Surroundings,
     arm_big_little,
     build,
     hybrid_laptop,
 )
-from drakit.machine.tree import KernelEra, write_tree
+from drakit.testing.sysfs_writer import KernelEra, write_tree
 from tests.machine import invariants
 from tests.machine.places import scratch
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from drakit.machine import discover
 from drakit.machine.model import Machine
-from drakit.machine.synthetic import SHAPES, build
-from drakit.machine.tree import KernelEra, write_tree
+from drakit.testing.synthetic import SHAPES, build
+from drakit.testing.sysfs_writer import KernelEra, write_tree
 from tests.machine import invariants
 from tests.machine.places import scratch
 from tests.machine.strategies import machines

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from drakit.core.cpuset import CpuSet
 from drakit.machine import discover
 from drakit.machine.model import Machine
-from drakit.machine.synthetic import arm_big_little, build
-from drakit.machine.tree import write_tree
+from drakit.testing.synthetic import arm_big_little, build
+from drakit.testing.sysfs_writer import write_tree
 from tests.machine import invariants
 from tests.machine.places import scratch
 from tests.machine.strategies import machines

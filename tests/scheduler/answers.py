@@ -6,13 +6,12 @@ from typing import Any
 
 from drakit.core.objects import DeviceClass, ResourceClaim, ResourceSlice, from_builtins
 from drakit.core.pods import Node
-from drakit.scheduler.allocator import Found, Impossible, allocate
+from drakit.scheduler.allocator.search import Found, Impossible, allocate
 from drakit.scheduler.errors import FatalError
 from drakit.scheduler.pools import SliceIndex
-from drakit.scheduler.problem import InUse, NodeProblem, plan_claims
+from drakit.scheduler.requests import InUse, NodeProblem, plan_claims
 from drakit.scheduler.versions import KubernetesVersion
-
-from .problems import Json
+from tests.scheduler.problems import Json
 
 
 def answers(posed: Json, version: KubernetesVersion) -> list[Any]:

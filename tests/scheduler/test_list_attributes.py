@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from drakit.core.objects import Device, from_builtins
-from drakit.scheduler.constraints import DistinctAttribute, MatchAttribute, RequestName
+from drakit.scheduler.allocator.constraints import DistinctAttribute, MatchAttribute, RequestName
 
 R = RequestName("r")
 

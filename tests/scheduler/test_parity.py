@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from drakit.scheduler.versions import V1_36, V1_37, KubernetesVersion
-
-from .answers import answers
-from .problems import problem
+from tests.scheduler.answers import answers
+from tests.scheduler.problems import problem
 
 HERE = Path(__file__).parent
 

@@ -16,9 +16,14 @@ import pytest
 from drakit.core.objects import from_builtins
 from drakit.core.pods import Pod
 from drakit.scheduler.placement import NodeAnswer, place
-
-from .wide_problems import claim_objects, cluster_objects, pod_object, private, wide_problem
-from .written import typed_cluster
+from tests.scheduler.wide_problems import (
+    claim_objects,
+    cluster_objects,
+    pod_object,
+    private,
+    wide_problem,
+)
+from tests.scheduler.written import typed_cluster
 
 RENAMED = 500_000
 """Added to the seed for the names of a problem that was put a second time."""

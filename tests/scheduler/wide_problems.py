@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from .problems import ATTRIBUTES, DRIVERS, FRAGILE, SELECTORS, Generator, Json
+from tests.scheduler.problems import ATTRIBUTES, DRIVERS, FRAGILE, SELECTORS, Generator, Json
 
 DRA = "resource.k8s.io/v1"
 MORE_SELECTORS = (
@@ -70,7 +70,7 @@ class WideGenerator(Generator):
         return node
 
     def pod(self) -> Json:
-        """What the pod's spec says besides its claims."""
+        """What the pod's spec says except its claims."""
         spec: Json = {}
         if self.chance(12):
             spec["tolerations"] = [
@@ -131,7 +131,7 @@ class WideGenerator(Generator):
                 (driver, f"{self.pools}-{name}" if id(device) in known else name, device)
                 for driver, name, device in self.devices
             ]
-        for entry in entries:  # the API server refuses a name twice in one slice, not in two
+        for entry in entries:  # the API server rejects a name twice in one slice, not in two
             named = {d["name"]: d for d in entry["spec"].get("devices", ())}
             if "devices" in entry["spec"]:
                 entry["spec"]["devices"] = list(named.values())

@@ -19,8 +19,7 @@ from drakit.core.objects import (
 from drakit.core.pods import Node
 from drakit.scheduler.placement import Cluster
 from drakit.scheduler.versions import V1_37, KubernetesVersion
-
-from .problems import Json
+from tests.scheduler.problems import Json
 
 DRA = "resource.k8s.io/v1"
 

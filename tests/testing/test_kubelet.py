@@ -33,7 +33,7 @@ from drakit.testing.kubelet import (
     UnprepareError,
     Use,
 )
-from drakit.wire.kubelet import DeviceHealth, Health, KubeletPlugin, PreparedDevice
+from drakit.wire.kubelet import DeviceHealth, Health, KubeletDevice, KubeletPlugin
 from drakit.wire.kubelet import plugin as plugin_module
 from drakit.wire.kubelet.services import ClaimService, HealthService, RegistrationService
 
@@ -72,8 +72,8 @@ class Driver:
 
     async def prepare(self, claim):
         return [
-            PreparedDevice(("a",), "p", "x", (f"v/c={self.name}-a",)),
-            PreparedDevice(("b/sub",), "p", "y", (f"v/c={self.name}-b",)),
+            KubeletDevice(("a",), "p", "x", (f"v/c={self.name}-a",)),
+            KubeletDevice(("b/sub",), "p", "y", (f"v/c={self.name}-b",)),
         ]
 
     async def unprepare(self, claim):
@@ -131,12 +131,12 @@ async def test_takes_the_first_version_of_the_plugins_list(root, monkeypatch):
     await plugin.close()
 
 
-async def test_refuses_a_plugin_without_a_common_version_and_says_so(root, monkeypatch):
+async def test_rejects_a_plugin_without_a_common_version_and_says_so(root, monkeypatch):
     monkeypatch.setattr("drakit.wire.kubelet.services.SUPPORTED", ("v9.DRAPlugin",))
-    refused = asyncio.Event()
-    plugin = await start(root, on_registration=lambda state: refused.set())
+    rejected = asyncio.Event()
+    plugin = await start(root, on_registration=lambda state: rejected.set())
     async with FakeKubelet(root) as kubelet:
-        await refused.wait()
+        await rejected.wait()
         assert "v9.DRAPlugin" in plugin.state.error
         assert "v1.DRAPlugin" in plugin.state.error
         assert kubelet.plugins.instances(NAME) == []

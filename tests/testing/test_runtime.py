@@ -112,7 +112,7 @@ def mask(events: int) -> bytes:
 
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
-async def test_unknown_event_bits_refuse_the_registration(path: str, release: Release) -> None:
+async def test_unknown_event_bits_reject_the_registration(path: str, release: Release) -> None:
     async with FakeRuntime(path, release=release) as runtime:
         raw = RawPlugin({"Configure": mask(0x4000)})
         trunk = await raw.connect(path)
@@ -122,7 +122,7 @@ async def test_unknown_event_bits_refuse_the_registration(path: str, release: Re
         assert runtime.plugins == []
 
 
-async def test_newer_bits_refuse_the_registration_with_an_old_runtime(path: str) -> None:
+async def test_newer_bits_reject_the_registration_with_an_old_runtime(path: str) -> None:
     async with FakeRuntime(path, release=CONTAINERD_1_7) as runtime:
         raw = RawPlugin({"Configure": mask(0x2000)})
         trunk = await raw.connect(path)
@@ -153,7 +153,7 @@ async def test_a_mask_of_zero_means_everything(path: str) -> None:
         ("", "00", CONTAINERD_2_4, False),
     ],
 )
-async def test_names_are_checked_and_a_refused_plugin_must_close(
+async def test_names_are_checked_and_a_rejected_plugin_must_close(
     path: str, name: str, index: str, release: Release, accepted: bool
 ) -> None:
     async with FakeRuntime(path, release=release, registration_timeout=30) as runtime:
@@ -176,7 +176,7 @@ async def test_a_plugin_that_does_not_register_is_closed(path: str) -> None:
         assert "registration timed out" in runtime.drops[0]
 
 
-async def test_split_synchronisation_must_be_understood(path: str) -> None:
+async def test_split_synchronization_must_be_understood(path: str) -> None:
     async with FakeRuntime(path, message_limit=500) as runtime:
         for n in range(20):
             await runtime.run_pod(f"pod{n}")
@@ -190,7 +190,7 @@ async def test_split_synchronisation_must_be_understood(path: str) -> None:
 @pytest.mark.parametrize(
     ("release", "closed"), [(CONTAINERD_1_7, False), (CONTAINERD_2_2, True)], ids=str
 )
-async def test_after_a_failed_synchronisation_old_runtimes_leave_the_plugin_deaf(
+async def test_after_a_failed_synchronization_old_runtimes_leave_the_plugin_deaf(
     path: str, release: Release, closed: bool
 ) -> None:
     async with FakeRuntime(path, release=release, request_timeout=2.0) as runtime:

@@ -47,7 +47,7 @@ def survive(
             work(data)
         except allowed:
             continue
-        except Exception as problem:
-            pytest.fail(f"{data.hex()}: {problem!r}")
+        except Exception as error:
+            pytest.fail(f"{data.hex()}: {error!r}")
         accepted += 1
     return accepted

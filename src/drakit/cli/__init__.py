@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 from drakit import __version__
-from drakit.cli.problem import Problem
+from drakit.cli.errors import Problem
 
 if TYPE_CHECKING:
     import argparse
@@ -38,17 +38,27 @@ class CommandModule(Protocol):
 
 
 COMMANDS: Final[dict[str, Command]] = {
-    "demo": Command("drakit.cli.demo", "see the whole system in a minute, on any machine"),
-    "topology": Command("drakit.cli.topology", "draw this machine: sockets, NUMA, caches, cores"),
-    "inspect": Command("drakit.cli.inspect", "CPUs, memory and hugepages: there, and to be had"),
-    "run": Command("drakit.cli.run", "run a command on a claim, here, without a cluster"),
-    "ps": Command("drakit.cli.ps", "who holds which CPUs, memory and hugepages of this machine"),
-    "plan": Command("drakit.cli.plan", "where a pod fits and which devices it gets, offline"),
-    "explain": Command("drakit.cli.explain", "why a pod or claim is pending, device by device"),
-    "lint": Command("drakit.cli.lint", "mistakes in manifests that only show at run time"),
-    "doctor": Command("drakit.cli.doctor", "what this node lacks for a driver"),
-    "verify": Command("drakit.cli.verify", "whether cgroups are what the claims demand"),
-    "gather": Command("drakit.cli.gather", "one file about this node for a bug report"),
+    "demo": Command("drakit.cli.commands.demo", "see the whole system in a minute, on any machine"),
+    "topology": Command(
+        "drakit.cli.commands.topology", "draw this machine: sockets, NUMA, caches, cores"
+    ),
+    "inspect": Command(
+        "drakit.cli.commands.inspect", "CPUs, memory and hugepages: there, and to be had"
+    ),
+    "run": Command("drakit.cli.commands.run", "run a command on a claim, here, without a cluster"),
+    "ps": Command(
+        "drakit.cli.commands.ps", "who holds which CPUs, memory and hugepages of this machine"
+    ),
+    "plan": Command(
+        "drakit.cli.commands.plan", "where a pod fits and which devices it gets, offline"
+    ),
+    "explain": Command(
+        "drakit.cli.commands.explain", "why a pod or claim is pending, device by device"
+    ),
+    "lint": Command("drakit.cli.commands.lint", "mistakes in manifests that only show at run time"),
+    "doctor": Command("drakit.cli.commands.doctor", "what this node lacks for a driver"),
+    "verify": Command("drakit.cli.commands.verify", "whether cgroups are what the claims demand"),
+    "gather": Command("drakit.cli.commands.gather", "one file about this node for a bug report"),
 }
 """Subcommands in the order in which a newcomer meets them."""
 
@@ -73,10 +83,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = _dispatch(arguments)
         sys.stdout.flush()
-    except Problem as problem:
+    except Problem as error:
         name = " ".join(["drakit", *[a for a in arguments[:1] if a in COMMANDS]])
-        print(f"{name}: {problem.what}\n  {problem.way_out}", file=sys.stderr)
-        return problem.code
+        print(f"{name}: {error.what}\n  {error.way_out}", file=sys.stderr)
+        return error.code
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:

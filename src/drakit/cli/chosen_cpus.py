@@ -13,22 +13,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from drakit.cli.problem import Problem
+from drakit.cli.errors import Problem
 from drakit.cli.published_machine import cpu_number, machine_of
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import Device, ResourceClaim
 from drakit.drivers.cpu.config import CpuConfig, GroupBy
-from drakit.drivers.cpu.grouped import CAPACITY
-from drakit.drivers.cpu.model import CpuDriver, cpu_driver
-from drakit.drivers.cpu.node import DRIVER
-from drakit.drivers.local.node import as_allocated
-from drakit.kit.claims import claim_for
-from drakit.kit.driver import Entry, Holdings, Refused
-from drakit.kit.ledger import entry_of
+from drakit.drivers.cpu.driver import CpuDriver, cpu_driver
+from drakit.drivers.models.cpus import DRIVER
+from drakit.drivers.models.grouped import CAPACITY
+from drakit.kit.claims.checkpoint import entry_of
+from drakit.kit.claims.resource_claims import claim_for
+from drakit.kit.driver import PreparedClaim, PreparedClaims, RejectedError
+from drakit.local.node import as_allocated
 from drakit.machine.discover import discover
 from drakit.machine.model import Machine
 from drakit.scheduler.placement import Cluster, Placement
-from drakit.scheduler.problem import claim_name
+from drakit.scheduler.requests import claim_name
 
 _SINGLE: Final = re.compile(r"cpudev[0-9]+")
 _GROUPS: Final[dict[str, GroupBy]] = {
@@ -94,8 +94,8 @@ def chosen_cpus(
             reserved_cpus=reserved,
             min_shared_cpus=0,
         )
-    except ValueError as problem:
-        raise Problem(str(problem), "check --reserved-cpus") from None
+    except ValueError as error:
+        raise Problem(str(error), "check --reserved-cpus") from None
     return _grouped(cluster, placement, devices, cpu_driver(config, machine))
 
 
@@ -186,13 +186,13 @@ def _grouped(
     if wrong:
         return Unknown(wrong)
     classes = {c.metadata.name: c for c in cluster.classes}
-    entries: list[Entry] = []
+    entries: list[PreparedClaim] = []
 
     def assign(claim: ResourceClaim) -> CpuSet:
         uid = claim.metadata.uid
         wanted = claim_for(driver.name, claim, uid)
-        grants = driver.assign(wanted, Holdings(entries)).grants
-        entry = entry_of(wanted, grants, boot="")
+        prepared_devices = driver.assign(wanted, PreparedClaims(entries)).prepared_devices
+        entry = entry_of(wanted, prepared_devices, boot="")
         entries.append(entry)
         return entry.exclusive("cpu")
 
@@ -207,8 +207,8 @@ def _grouped(
             claim = as_allocated(_identified(allocation.claim), allocation, classes)
             if any(p.device.driver == DRIVER for p in allocation.picks):
                 planned.append(Holder(claim_name(claim), assign(claim)))
-    except Refused as problem:
-        return Unknown(f"dra-driver-cpu would refuse when the pod starts: {problem}")
+    except RejectedError as error:
+        return Unknown(f"dra-driver-cpu would refuse when the pod starts: {error}")
     left = driver.node.offered - CpuSet.union(h.cpus for h in (*held, *planned))
     remark = "claims there before are taken to have been placed oldest first" if held else ""
     return Chosen(driver.node.machine, tuple(planned), tuple(held), left, remark)

@@ -10,10 +10,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from drakit.cli.machine_map import draw
-from drakit.cli.marks import Mark
-from drakit.cli.run import simple_claim
-from drakit.cli.terminal import Terminal
+from drakit.cli.commands.run import simple_claim
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import (
     AllocationResult,
@@ -23,13 +20,16 @@ from drakit.core.objects import (
     from_builtins,
 )
 from drakit.core.pods import Node, Pod, PodResourceClaim, PodSpec
-from drakit.drivers.local.node import builtin_classes
+from drakit.draw.machine_map import draw
+from drakit.draw.marks import Mark
+from drakit.draw.terminal import Terminal
+from drakit.local.node import builtin_classes
 from drakit.machine.discover import discover
-from drakit.machine.synthetic import build
-from drakit.machine.tree import write_tree
 from drakit.scheduler.explain import report, with_remedies
 from drakit.scheduler.placement import Cluster, NodeAnswer, Scheduling, ask, prepare
 from drakit.testing.node import RunningPod, SimulatedNode
+from drakit.testing.synthetic import build
+from drakit.testing.sysfs_writer import write_tree
 
 DRIVER = "dra.cpu"
 _RESERVED = CpuSet([0, 1])
@@ -234,6 +234,6 @@ class DemoNode:
             self.machine,
             marks,
             width=terminal.width,
-            colour=terminal.colour,
+            color=terminal.color,
             unicode=terminal.unicode,
         )

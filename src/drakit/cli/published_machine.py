@@ -10,9 +10,9 @@ from collections.abc import Hashable, Iterable
 
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import Device
-from drakit.drivers.cpu.node import DRIVER
+from drakit.drivers.models.cpus import DRIVER
 from drakit.machine.model import Cache, CoreType, Cpu, Machine
-from drakit.scheduler.constraints import lookup_attribute, values_of
+from drakit.scheduler.allocator.constraints import lookup_attribute, values_of
 
 
 def machine_of(devices: Iterable[Device]) -> Machine:

@@ -168,8 +168,8 @@ def _remove_if_abandoned(path: str) -> bool:
     """Remove the temporary file unless its writer still holds the lock or finished meanwhile."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as problem:
-        if problem.errno in (errno.ENOENT, errno.ELOOP):
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ELOOP):
             return False
         raise
     try:

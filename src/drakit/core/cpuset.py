@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NoReturn
 
 MAX_CPU: Final = 1 << 17
-"""Numbers from here on are refused: Linux supports at most 8192 CPUs (``NR_CPUS`` on x86),
+"""Numbers from here on are rejected: Linux supports at most 8192 CPUs (``NR_CPUS`` on x86),
 and a damaged file must not make us build a bitmask of gigabytes."""
 
 _LONGEST_TEXT: Final = 1 << 20

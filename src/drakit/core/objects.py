@@ -264,7 +264,7 @@ class ExactRequest(Struct, frozen=True):
 
 
 class SubRequest(Struct, frozen=True):
-    """One alternative of a prioritised list."""
+    """One alternative of a prioritized list."""
 
     name: str = ""
     device_class_name: str = ""

@@ -28,7 +28,7 @@ class ResourceClaimUse(Struct, frozen=True):
 
 
 class ResourceRequirements(Struct, frozen=True):
-    """What a container asks for besides devices, and the claims it uses."""
+    """What a container asks for except devices, and the claims it uses."""
 
     requests: dict[str, Quantity] = {}
     limits: dict[str, Quantity] = {}

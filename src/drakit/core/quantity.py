@@ -23,7 +23,7 @@ from typing import Final, Literal, NoReturn
 _NANO: Final = 10**9
 _MAX: Final = 2**63 - 1
 _LARGEST_EXPONENT: Final = 1000
-"""Larger ones are refused: nobody means them, and the number would not end."""
+"""Larger ones are rejected: nobody means them, and the number would not end."""
 _BINARY: Final = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 _DECIMAL: Final = {
     "n": -9,

@@ -1,1 +1,1 @@
-"""The reusable driver host: everything a DRA driver needs besides its three verbs."""
+"""The reusable driver host: everything a DRA driver needs except its three verbs."""

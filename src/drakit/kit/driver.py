@@ -18,15 +18,15 @@ daemons, ``drakit run``, ``drakit plan`` and the tests.
 What may happen to a verb, and a driver must be prepared for:
 
 * **twice**: the kubelet repeats calls after timeouts, restarts and reboots. The kit answers a repeat
-  from the ledger without asking ``assign`` again, so a claim is assigned once in its life.
+  from the checkpoint without asking ``assign`` again, so a claim is assigned once in its life.
 * **concurrently**: never within a process (one event loop, and prepare runs under a lock that holds
   across processes), but two *instances* of a driver may run during a rolling update. A verb that
   keeps to its arguments cannot notice.
 * **after a crash**: ``assign`` may have answered and the process died before anything was written.
-  The next call sees holdings without that answer. ``assign`` must therefore not count on having
+  The next call sees prepared claims without that answer. ``assign`` must therefore not count on having
   been listened to.
 * **with a changed machine**: a CPU went offline, the reservation was changed. Claims made before
-  stay in the holdings as they were; a verb must accept holdings it would not produce today.
+  stay in the prepared claims as they were; a verb must accept prepared claims it would not produce today.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
+
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import Attribute, CounterSet, Device, Struct
 from drakit.core.quantity import Quantity
 
 
-class Refused(Exception):  # noqa: N818 - it is an answer, not a malfunction
-    """A verb's honest no: the text says what is refused, why, and the way out.
+class RejectedError(Exception):
+    """A verb's honest no: the text says what is rejected, why, and the way out.
 
     From ``assign`` it becomes the claim's error (the pod's event shows it), from ``enforce`` the
     container is not created. ``reason`` is a short word for metrics (``capacity``, ``policy``, …).
@@ -84,7 +86,7 @@ class Offer:
     """Whether devices may be tainted later: slices are then cut at 64 devices from the start."""
     health: tuple[DeviceHealth, ...] = ()
     limits: Mapping[str, int] = field(default_factory=dict)
-    """For each key of :attr:`Grant.amounts`: how much there is in all."""
+    """For each key of :attr:`PreparedDevice.amounts`: how much there is in all."""
 
     def named(self, node: str) -> Offer:
         """The same offer with every pool named: pools without a name get the node's."""
@@ -105,7 +107,7 @@ class Config:
 
 
 @dataclass(frozen=True, slots=True)
-class Allotment:
+class AllocatedDevice:
     """One device that the scheduler gave to a claim, of this driver."""
 
     request: str
@@ -122,7 +124,7 @@ class Allotment:
         """The request's name without the chosen alternative: what containers refer to."""
         return self.request.partition("/")[0]
 
-    def grant(
+    def prepared(
         self,
         *,
         exclusive: dict[str, CpuSet] | None = None,
@@ -132,9 +134,9 @@ class Allotment:
         device_nodes: tuple[DeviceNode, ...] = (),
         attributes: dict[str, Attribute] | None = None,
         data: dict[str, Any] | None = None,
-    ) -> Grant:
-        """The grant that answers this allotment; see :class:`Grant` for what a driver may add."""
-        return Grant(
+    ) -> PreparedDevice:
+        """The prepared device that answers this allocated device; see :class:`PreparedDevice` for what a driver may add."""
+        return PreparedDevice(
             request=self.base_request,
             pool=self.pool,
             device=self.device,
@@ -158,7 +160,7 @@ class Claim:
     uid: str
     namespace: str
     name: str
-    allotments: tuple[Allotment, ...]
+    allocated_devices: tuple[AllocatedDevice, ...]
     consumers: tuple[str, ...] = ()
     """UIDs of the pods the claim is reserved for."""
     pod_claim_name: str | None = None
@@ -184,8 +186,8 @@ class DeviceNode(Struct, frozen=True):
     permissions: str = ""
 
 
-class Grant(Struct, frozen=True):
-    """What one allotment became. Kept in the ledger, so it is plain data.
+class PreparedDevice(Struct, frozen=True):
+    """What one allocated device became. Kept in the checkpoint, so it is plain data.
 
     ``exclusive`` and ``amounts`` are what the kit guards: no two live claims hold one number of one
     kind, and the amounts of all claims never exceed the offer's limits (``admin_access`` exempt).
@@ -214,18 +216,19 @@ class Grant(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The answer of ``assign``: one grant per allotment, in the same order."""
+    """The answer of ``assign``: one prepared device per allocated device, in the same order."""
 
-    grants: tuple[Grant, ...]
+    prepared_devices: tuple[PreparedDevice, ...]
 
 
-class Entry(Struct, frozen=True):
-    """One claim in the ledger: who, what, since which boot."""
+class PreparedClaim(Struct, frozen=True):
+    """One claim in the checkpoint: who, what, since which boot."""
 
     uid: str
     namespace: str
     name: str
-    grants: tuple[Grant, ...]
+    prepared_devices: tuple[PreparedDevice, ...] = msgspec.field(name="grants")
+    """Stored as ``grants``: the format of checkpoint files does not change."""
     consumers: tuple[str, ...] = ()
     pod_claim_name: str | None = None
     boot_id: str = ""
@@ -237,91 +240,103 @@ class Entry(Struct, frozen=True):
     def exclusive(self, kind: str) -> CpuSet:
         """All numbers of *kind* this claim holds exclusively."""
         return CpuSet.union(
-            g.exclusive[kind] for g in self.grants if kind in g.exclusive and not g.admin_access
+            g.exclusive[kind]
+            for g in self.prepared_devices
+            if kind in g.exclusive and not g.admin_access
         )
 
-    def for_request(self, request: str | None) -> tuple[Grant, ...]:
-        """The grants of one base request, or all when *request* is ``None``."""
-        return tuple(g for g in self.grants if request is None or g.request == request)
+    def for_request(self, request: str | None) -> tuple[PreparedDevice, ...]:
+        """The prepared devices of one base request, or all when *request* is ``None``."""
+        return tuple(g for g in self.prepared_devices if request is None or g.request == request)
 
 
-class Holdings:
-    """Everything assigned on this node: an immutable view of the ledger.
+class PreparedClaims:
+    """Everything assigned on this node: an immutable view of the checkpoint.
 
-    ``ghosts`` are claims whose record could not be read: what they are known to hold stays held.
+    ``orphaned`` are claims whose record could not be read: what they are known to hold stays held.
     Questions are answered from indexes that are made when first asked for; :meth:`replacing` carries
     them over, so that one more claim does not cost a count of all others.
     """
 
-    __slots__ = ("_devices", "_drawn", "_numbers", "entries", "ghosts")
+    __slots__ = ("_devices", "_drawn", "_numbers", "entries", "orphaned")
 
     def __init__(
         self,
-        entries: Iterable[Entry] = (),
-        ghosts: Mapping[str, Mapping[str, CpuSet]] | None = None,
+        entries: Iterable[PreparedClaim] = (),
+        orphaned: Mapping[str, Mapping[str, CpuSet]] | None = None,
     ) -> None:
-        self.entries: Mapping[str, Entry] = {entry.uid: entry for entry in entries}
-        self.ghosts: Mapping[str, Mapping[str, CpuSet]] = dict(ghosts or {})
+        self.entries: Mapping[str, PreparedClaim] = {entry.uid: entry for entry in entries}
+        self.orphaned: Mapping[str, Mapping[str, CpuSet]] = dict(orphaned or {})
         self._numbers: dict[str, tuple[CpuSet, CpuSet]] = {}
         self._drawn: dict[str, int] | None = None
-        self._devices: dict[tuple[str, str], tuple[tuple[Entry, Grant], ...]] | None = None
+        self._devices: (
+            dict[tuple[str, str], tuple[tuple[PreparedClaim, PreparedDevice], ...]] | None
+        ) = None
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[PreparedClaim]:
         return iter(self.entries.values())
 
     def __len__(self) -> int:
         return len(self.entries)
 
-    def get(self, uid: str) -> Entry | None:
+    def get(self, uid: str) -> PreparedClaim | None:
         """The entry of a claim, if it has one."""
         return self.entries.get(uid)
 
-    def exclusive(self, kind: str, *, besides: str | None = None) -> CpuSet:
-        """All numbers of *kind* held by anyone, or by anyone but the claim *besides*."""
+    def exclusive(self, kind: str, *, excluding: str | None = None) -> CpuSet:
+        """All numbers of *kind* held by anyone, or by anyone but the claim *excluding*."""
         held, by_several = self._held(kind)
-        own = self._own(kind, besides) if besides is not None else CpuSet()
+        own = self._own(kind, excluding) if excluding is not None else CpuSet()
         return (held - own) | (own & by_several) if own else held
 
-    def amount(self, key: str, *, besides: str | None = None) -> int:
-        """How much of *key* all claims together draw, or all but the claim *besides*."""
+    def amount(self, key: str, *, excluding: str | None = None) -> int:
+        """How much of *key* all claims together draw, or all but the claim *excluding*."""
         if self._drawn is None:
             self._drawn = {}
             for entry in self:
                 _add_amounts(self._drawn, entry, 1)
-        own = self.entries.get(besides) if besides is not None else None
+        own = self.entries.get(excluding) if excluding is not None else None
         return self._drawn.get(key, 0) - (_amount(own, key) if own is not None else 0)
 
-    def on_device(self, pool: str, device: str) -> tuple[tuple[Entry, Grant], ...]:
+    def on_device(self, pool: str, device: str) -> tuple[tuple[PreparedClaim, PreparedDevice], ...]:
         """Who has the device or shares of it, without ``adminAccess``."""
         if self._devices is None:
-            found: dict[tuple[str, str], list[tuple[Entry, Grant]]] = {}
+            found: dict[tuple[str, str], list[tuple[PreparedClaim, PreparedDevice]]] = {}
             for entry in self:
-                for grant in entry.grants:
-                    if not grant.admin_access:
-                        found.setdefault((grant.pool, grant.device), []).append((entry, grant))
+                for prepared in entry.prepared_devices:
+                    if not prepared.admin_access:
+                        found.setdefault((prepared.pool, prepared.device), []).append(
+                            (entry, prepared)
+                        )
             self._devices = {where: tuple(users) for where, users in found.items()}
         return self._devices.get((pool, device), ())
 
-    def holder(self, kind: str, numbers: CpuSet, *, besides: str | None = None) -> str | None:
+    def holder(self, kind: str, numbers: CpuSet, *, excluding: str | None = None) -> str | None:
         """Who holds any of *numbers*, in words for an error message; ``None`` if nobody does."""
         for entry in self.entries.values():
-            if entry.uid != besides and not entry.exclusive(kind).isdisjoint(numbers):
+            if entry.uid != excluding and not entry.exclusive(kind).isdisjoint(numbers):
                 return str(entry)
-        for uid, ghost in self.ghosts.items():
-            if uid != besides and kind in ghost and not ghost[kind].isdisjoint(numbers):
-                return f"claim {uid} (its record in the ledger is unreadable or lost)"
+        for uid, orphaned_claim in self.orphaned.items():
+            if (
+                uid != excluding
+                and kind in orphaned_claim
+                and not orphaned_claim[kind].isdisjoint(numbers)
+            ):
+                return f"claim {uid} (its record in the checkpoint is unreadable or lost)"
         return None
 
-    def replacing(self, uid: str, entry: Entry | None) -> Holdings:
+    def replacing(self, uid: str, entry: PreparedClaim | None) -> PreparedClaims:
         """The same with *entry* as all that the claim *uid* holds; ``None``: without the claim."""
         old = self.entries.get(uid)
         others = dict(self.entries)
         others.pop(uid, None)
         if entry is not None:
             others[uid] = entry
-        made = Holdings((), {each: held for each, held in self.ghosts.items() if each != uid})
+        made = PreparedClaims(
+            (), {each: held for each, held in self.orphaned.items() if each != uid}
+        )
         made.entries = others
-        if uid in self.ghosts:
+        if uid in self.orphaned:
             return made  # rare: counted from the start
         for kind, (held, by_several) in self._numbers.items():
             gone = old.exclusive(kind) if old is not None else CpuSet()
@@ -343,7 +358,7 @@ class Holdings:
         found = self._numbers.get(kind)
         if found is None:
             held = by_several = CpuSet()
-            for uid in (*self.entries, *(u for u in self.ghosts if u not in self.entries)):
+            for uid in (*self.entries, *(u for u in self.orphaned if u not in self.entries)):
                 own = self._own(kind, uid)
                 held, by_several = held | own, by_several | (held & own)
             found = self._numbers[kind] = held, by_several
@@ -352,35 +367,39 @@ class Holdings:
     def _own(self, kind: str, uid: str) -> CpuSet:
         entry = self.entries.get(uid)
         own = entry.exclusive(kind) if entry is not None else CpuSet()
-        return own | self.ghosts.get(uid, {}).get(kind, CpuSet())
+        return own | self.orphaned.get(uid, {}).get(kind, CpuSet())
 
 
-def _amount(entry: Entry, key: str) -> int:
-    return sum(grant.amounts.get(key, 0) for grant in entry.grants if not grant.admin_access)
+def _amount(entry: PreparedClaim, key: str) -> int:
+    return sum(
+        prepared.amounts.get(key, 0)
+        for prepared in entry.prepared_devices
+        if not prepared.admin_access
+    )
 
 
-def _add_amounts(drawn: dict[str, int], entry: Entry, sign: int) -> None:
-    for grant in entry.grants:
-        for key, amount in grant.amounts.items() if not grant.admin_access else ():
+def _add_amounts(drawn: dict[str, int], entry: PreparedClaim, sign: int) -> None:
+    for prepared in entry.prepared_devices:
+        for key, amount in prepared.amounts.items() if not prepared.admin_access else ():
             drawn[key] = drawn.get(key, 0) + sign * amount
 
 
 def _moved(
-    devices: Mapping[tuple[str, str], tuple[tuple[Entry, Grant], ...]],
-    old: Entry | None,
-    new: Entry | None,
-) -> dict[tuple[str, str], tuple[tuple[Entry, Grant], ...]]:
+    devices: Mapping[tuple[str, str], tuple[tuple[PreparedClaim, PreparedDevice], ...]],
+    old: PreparedClaim | None,
+    new: PreparedClaim | None,
+) -> dict[tuple[str, str], tuple[tuple[PreparedClaim, PreparedDevice], ...]]:
     """The index of devices with one claim's entry exchanged."""
     moved = dict(devices)
-    for where in {(g.pool, g.device) for g in old.grants} if old is not None else ():
+    for where in {(g.pool, g.device) for g in old.prepared_devices} if old is not None else ():
         left = tuple(user for user in moved.get(where, ()) if user[0] is not old)
         moved[where] = left
         if not left:
             del moved[where]
-    come: dict[tuple[str, str], list[tuple[Entry, Grant]]] = {}
-    for grant in new.grants if new is not None else ():
-        if new is not None and not grant.admin_access:
-            come.setdefault((grant.pool, grant.device), []).append((new, grant))
+    come: dict[tuple[str, str], list[tuple[PreparedClaim, PreparedDevice]]] = {}
+    for prepared in new.prepared_devices if new is not None else ():
+        if new is not None and not prepared.admin_access:
+            come.setdefault((prepared.pool, prepared.device), []).append((new, prepared))
     for where, users in come.items():
         moved[where] = (*moved.get(where, ()), *users)
     return moved
@@ -390,15 +409,15 @@ def _moved(
 
 
 class Use(NamedTuple):
-    """A claim a container may use, and the grants of it that are this container's.
+    """A claim a container may use, and the prepared devices of it that are this container's.
 
     ``owner_uid`` is the pod the claim belongs to as long as that pod is here: the first it was
-    reserved for, or the first that used it. A driver of things that cannot be shared refuses the
+    reserved for, or the first that used it. A driver of things that cannot be shared rejects the
     containers of other pods; one whose devices can be shared pays no heed.
     """
 
-    entry: Entry
-    grants: tuple[Grant, ...]
+    entry: PreparedClaim
+    prepared_devices: tuple[PreparedDevice, ...]
     owner_uid: str = ""
     owner: str = ""
     """The owner as ``namespace/name``, for messages."""
@@ -409,7 +428,7 @@ class Container:
     """A container as the runtime reports it, with the claims the kit found to be its own.
 
     ``uses`` is settled by the kit: by the CDI device names that the runtime reports, or, where it
-    reports none, by environment variables checked against the ledger and the pod's UID.
+    reports none, by environment variables checked against the checkpoint and the pod's UID.
     """
 
     id: str
@@ -432,11 +451,11 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class DesiredResources:
     """What a container must look like; ``None`` and empty leave a knob as it is.
 
     An empty :class:`CpuSet` for ``cpus`` or ``mems`` would mean "no change" to NRI, i.e. *anywhere*:
-    the kit refuses it. Raise :class:`Refused` instead.
+    the kit rejects it. Raise :class:`RejectedError` instead.
     """
 
     cpus: CpuSet | None = None
@@ -469,21 +488,21 @@ class Driver(Protocol):
         """Say what this node has. Pure; equal drivers offer equal things in equal order."""
         ...
 
-    def assign(self, claim: Claim, holdings: Holdings) -> Assignment:
+    def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
         """Say exactly what *claim* gets, given everything already assigned.
 
-        *holdings* never contains *claim* itself. One grant per allotment, in order. Raises
-        :class:`Refused` when it cannot be given. The kit checks the answer against all other claims
-        before it becomes true; an answer that overlaps is the driver's defect and is refused.
+        *prepared_claims* never contains *claim* itself. One prepared device per allocated device, in order. Raises
+        :class:`RejectedError` when it cannot be given. The kit checks the answer against all other claims
+        before it becomes true; an answer that overlaps is the driver's defect and is rejected.
         """
         ...
 
-    def enforce(self, container: Container, holdings: Holdings) -> Shape:
+    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
         """Say what *container* must look like now.
 
-        Called for the container being created and again for every other one whenever holdings
-        change: the answer for a container without claims typically depends on holdings alone.
-        Raises :class:`Refused` when the container must not run.
+        Called for the container being created and again for every other one whenever prepared claims
+        change: the answer for a container without claims typically depends on prepared claims alone.
+        Raises :class:`RejectedError` when the container must not run.
         """
         ...
 

@@ -3,9 +3,9 @@
 Start order, each step only when the one before holds:
 
 1. discover the machine, make the driver, serve health pages;
-2. load the ledger (again and again until that succeeds), make the derived files true, and serve the
+2. load the checkpoint (again and again until that succeeds), make the derived files true, and serve the
    kubelet's service socket: calls are rejected until the next step is done;
-3. synchronise with the container runtime, and publish slices;
+3. synchronize with the container runtime, and publish slices;
 4. only then create the registration socket: from now on the kubelet may send claims.
 
 Stopping unlinks both sockets first, answers what is in progress, and leaves slices and containers
@@ -24,27 +24,27 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
-from drakit.kit.binding import Binder, Promises, needs_binder
-from drakit.kit.claimsource import ApiClaimSource
-from drakit.kit.driver import Claim, Discover, Driver, Holdings, Offer
-from drakit.kit.ledger import Ledger
-from drakit.kit.metadata import MetadataFiles
-from drakit.kit.metrics import CONTENT_TYPE, Gauge, Metrics
-from drakit.kit.options import HostOptions, listen_address
-from drakit.kit.preparer import Preparer, assigned, same_devices
-from drakit.kit.publisher import Publisher
-from drakit.kit.runtime import RuntimeHost
-from drakit.kit.specs import ClaimSpecs
-from drakit.kit.steward import Steward
-from drakit.kit.tending import Tending
-from drakit.kit.web import Page, WebServer, conditions_page
-from drakit.kit.work import Task, Work
+from drakit.kit.claims.binding_conditions import Binder, Promises, needs_binder
+from drakit.kit.claims.cdi_specs import ClaimSpecs
+from drakit.kit.claims.checkpoint import Checkpoint
+from drakit.kit.claims.claim_source import ApiClaimSource
+from drakit.kit.claims.metadata import MetadataFiles
+from drakit.kit.claims.preparer import Preparer, assigned, same_devices
+from drakit.kit.config.options import HostOptions, listen_address
+from drakit.kit.driver import Claim, Discover, Driver, Offer, PreparedClaims
+from drakit.kit.reconciler import Reconciler
+from drakit.kit.reconciling import ReconcilerRunner
+from drakit.kit.runtime.nri_hooks import RuntimeHost
+from drakit.kit.slices.publisher import Publisher
+from drakit.kit.tasks import Task, Work
+from drakit.kit.telemetry.http_server import Page, WebServer, conditions_page
+from drakit.kit.telemetry.metrics import CONTENT_TYPE, Gauge, Metrics
 from drakit.wire.kube import Client
 from drakit.wire.kubelet import CallRecord, DeviceHealth, Health, KubeletPlugin
 
 _LOG = logging.getLogger(__name__)
 
-DriverGauges = Callable[[Driver, Holdings], Iterable[Gauge]]
+DriverGauges = Callable[[Driver, PreparedClaims], Iterable[Gauge]]
 _OTHER_INSTANCE_SECONDS: Final = 2.0
 _SOCKET_CHECK_SECONDS: Final = 10.0
 _SHUTDOWN_SECONDS: Final = 5.0
@@ -54,7 +54,7 @@ _RUNTIME_SECONDS: Final = 5.0
 _TEND_SECONDS: Final = 10.0
 """The kubelet rewrites its cgroups on its own time, at the latest every minute for the QoS classes."""
 _PUBLISHING_SECONDS: Final = 5.0
-"""How long a refusal waits until the slices no longer offer what cannot be had."""
+"""How long a rejection waits until the slices no longer offer what cannot be had."""
 _HEALTH_HOLDS_SECONDS: Final = 60.0
 """Health is told for at least that long after the last look, else for three times the pause of looks."""
 
@@ -63,7 +63,7 @@ class Host:
     """Runs one driver on one node until told to stop.
 
     *discover* makes the driver (see :data:`~drakit.kit.driver.Discover`); *client* talks to the API
-    server; *gauges* are the driver's own metrics, computed at every scrape; *steward* does what the
+    server; *gauges* are the driver's own metrics, computed at every scrape; *reconciler* does what the
     runtime cannot be asked for.
     """
 
@@ -75,7 +75,7 @@ class Host:
         node: str,
         client: Client,
         gauges: DriverGauges | None = None,
-        steward: Steward | None = None,
+        reconciler: Reconciler | None = None,
     ) -> None:
         self._discover = discover
         self._options = options
@@ -86,22 +86,26 @@ class Host:
         name = self.driver.name
         self._plugin_dir = options.plugin_dir(name)
         self.metrics = Metrics(name)
-        self.ledger = Ledger(options.ledger_dir(name))
+        self.checkpoint = Checkpoint(options.checkpoint_dir(name))
         source = ApiClaimSource(client, self.metrics)
-        self.runtime = RuntimeHost(lambda: self.driver, self.ledger, options, self.metrics, source)
+        self.runtime = RuntimeHost(
+            lambda: self.driver, self.checkpoint, options, self.metrics, source
+        )
         self.work = Work(lambda name: self.metrics.task_failures.labels(name).inc())
         self._repeating: set[str] = set()
-        self.tending = self._tending(steward) if steward is not None else None
+        self.reconciler_runner = (
+            self._reconciler_runner(reconciler) if reconciler is not None else None
+        )
         self._specs = ClaimSpecs(options.cdi_dir, self.driver.cdi_kind)
         self.preparer = Preparer(
             driver=lambda: self.driver,
             offer=lambda: self.offer,
-            ledger=self.ledger,
+            checkpoint=self.checkpoint,
             source=source,
             cdi=self._specs,
             metadata=MetadataFiles(self._plugin_dir, name),
-            changed=self._ledger_changed,
-            provide=self.tending.provide if self.tending is not None else None,
+            changed=self._checkpoint_changed,
+            provide=self.reconciler_runner.provide if self.reconciler_runner is not None else None,
             in_line=self.runtime.vacate,
             user_of=self.runtime.user_of,
             not_ready=lambda: self.runtime.problem,
@@ -123,29 +127,31 @@ class Host:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] | None = None
         self.port: int | None = None
-        self._not_loaded: str | None = "the ledger has not been read yet"
+        self._not_loaded: str | None = "the checkpoint has not been read yet"
         self.metrics.add_source(self._gauges)
         if gauges is not None:
-            self.metrics.add_source(lambda: gauges(self.driver, self.ledger.holdings))
+            self.metrics.add_source(lambda: gauges(self.driver, self.checkpoint.prepared_claims))
 
-    def _tending(self, steward: Steward) -> Tending:
-        tending = Tending(
-            steward,
+    def _reconciler_runner(self, reconciler: Reconciler) -> ReconcilerRunner:
+        reconciler_runner = ReconcilerRunner(
+            reconciler,
             lambda: self.driver,
             self.runtime.enforcer.pod_views,
-            lambda: self.ledger.holdings,
+            lambda: self.checkpoint.prepared_claims,
             self.work,
         )
-        self.runtime.tend = tending.before_answering
-        self.metrics.add_source(steward.gauges)
-        return tending
+        self.runtime.tend = reconciler_runner.before_answering
+        self.metrics.add_source(reconciler.gauges)
+        return reconciler_runner
 
     def _binder(self) -> Binder:
         promises = Promises(
-            prepared=lambda: self.ledger.holdings,
+            prepared=lambda: self.checkpoint.prepared_claims,
             make=self._promise,
-            keep_only=self.tending.keep_only if self.tending is not None else lambda uids: None,
-            refused=self._refused_to_bind,
+            keep_only=self.reconciler_runner.keep_only
+            if self.reconciler_runner is not None
+            else lambda uids: None,
+            rejected=self._rejected_to_bind,
         )
         return Binder(
             self._client,
@@ -189,8 +195,8 @@ class Host:
         work = self.work
         if self.binder is not None:
             self._spawn(work.forever("binding", self.binder.run))
-        if self.tending is not None:
-            self._spawn(work.every(_TEND_SECONDS, "tending", self.tending.now))
+        if self.reconciler_runner is not None:
+            self._spawn(work.every(_TEND_SECONDS, "tending", self.reconciler_runner.now))
         self._spawn(work.until_done("registration", self._register_when_true))
         self._spawn(work.forever("checkpoint", self._notice_other_instance))
         self._spawn(work.every(_SOCKET_CHECK_SECONDS, "sockets", self._mend_sockets))
@@ -200,21 +206,27 @@ class Host:
             self._spawn(work.every(self._options.verify_seconds, "verification", self.verify))
 
     async def _load(self, stopped: asyncio.Future[None]) -> None:
-        """Read the ledger; while its directory cannot be used, stay alive, not ready, and try again."""
+        """Read the checkpoint; while its directory cannot be used, stay alive, not ready, and try again."""
         while not stopped.done():
             try:
-                self.ledger.load()
+                self.checkpoint.load()
                 # Before specs without a record are removed: they are evidence of a claim.
                 self.runtime.prepared_before |= self._specs.claims()
                 await self.preparer.restore()
-            except OSError as problem:
-                self._not_loaded = f"the ledger {self.ledger.directory} cannot be used: {problem}"
+            except OSError as error:
+                self._not_loaded = (
+                    f"the checkpoint {self.checkpoint.directory} cannot be used: {error}"
+                )
                 _LOG.error("%s; trying again in %g s", self._not_loaded, _LOAD_AGAIN_SECONDS)
                 await asyncio.wait({stopped}, timeout=_LOAD_AGAIN_SECONDS)
             else:
                 self._not_loaded = None
                 break
-        _LOG.info("ledger %s: %d claims", self.ledger.directory, len(self.ledger.holdings))
+        _LOG.info(
+            "checkpoint %s: %d claims",
+            self.checkpoint.directory,
+            len(self.checkpoint.prepared_claims),
+        )
 
     async def _shut_down(self) -> None:
         for task in list(self._tasks):
@@ -223,8 +235,8 @@ class Host:
             async with asyncio.timeout(_SHUTDOWN_SECONDS):
                 await self.plugin.close()
                 await asyncio.gather(*self._tasks, return_exceptions=True)
-                if self.tending is not None:
-                    await self.tending.close()
+                if self.reconciler_runner is not None:
+                    await self.reconciler_runner.close()
                 await self._web.close()
         self._client.close()
         _LOG.info("stopped")
@@ -263,13 +275,13 @@ class Host:
 
     # -- what changes ------------------------------------------------------------------------------
 
-    def _ledger_changed(self, holdings: Holdings) -> None:
-        self._spawn(self._derive("containers", self.runtime.ledger_changed))
-        if self.tending is not None:
-            self._spawn(self._derive("tending", self.tending.now))
+    def _checkpoint_changed(self, prepared_claims: PreparedClaims) -> None:
+        self._spawn(self._derive("containers", self.runtime.checkpoint_changed))
+        if self.reconciler_runner is not None:
+            self._spawn(self._derive("tending", self.reconciler_runner.now))
 
     async def _derive(self, name: str, task: Task) -> None:
-        """Bring something in line with the ledger; what fails is tried until it succeeds."""
+        """Bring something in line with the checkpoint; what fails is tried until it succeeds."""
         if not await self.work.once(name, task) and name not in self._repeating:
             self._repeating.add(name)
             try:
@@ -278,17 +290,21 @@ class Host:
                 self._repeating.discard(name)
 
     async def _promise(self, claim: Claim) -> None:
-        """Make sure that a claim could be prepared here. Raises ``Refused``, or ``OSError``."""
-        holdings = self.ledger.holdings
-        held = holdings.get(claim.uid)
+        """Make sure that a claim could be prepared here. Raises ``RejectedError``, or ``OSError``."""
+        prepared_claims = self.checkpoint.prepared_claims
+        held = prepared_claims.get(claim.uid)
         if held is not None and not same_devices(held, claim):
             raise OSError(f"{claim} was allocated anew; what it had here has not ended")
-        owed = self.tending.owed(holdings, claim.uid) if self.tending is not None else holdings
-        entry = assigned(self.driver, claim, owed, self.ledger.boot)
-        if self.tending is not None:
-            await self.tending.promise(entry)
+        owed = (
+            self.reconciler_runner.owed(prepared_claims, claim.uid)
+            if self.reconciler_runner is not None
+            else prepared_claims
+        )
+        entry = assigned(self.driver, claim, owed, self.checkpoint.boot)
+        if self.reconciler_runner is not None:
+            await self.reconciler_runner.promise(entry)
 
-    async def _refused_to_bind(self) -> None:
+    async def _rejected_to_bind(self) -> None:
         """Offer what there really is first: the scheduler chooses again at once."""
         await self._rediscover_once()
         with contextlib.suppress(TimeoutError):
@@ -296,21 +312,21 @@ class Host:
                 await self.publisher.published.wait()
 
     async def _notice_other_instance(self) -> None:
-        """Another instance may prepare or unprepare on the same ledger: follow within seconds."""
-        unseen = self.ledger.unseen
+        """Another instance may prepare or unprepare on the same checkpoint: follow within seconds."""
+        unseen = self.checkpoint.unseen
         while True:
             await asyncio.sleep(_OTHER_INSTANCE_SECONDS)
             try:
-                changed = self.ledger.refresh()
-                if unseen - self.ledger.unseen:  # files that are understood again
+                changed = self.checkpoint.refresh()
+                if unseen - self.checkpoint.unseen:  # files that are understood again
                     await self.preparer.restore()
                     changed = True
-            except OSError as problem:
-                _LOG.error("cannot read the ledger: %s", problem)
+            except OSError as error:
+                _LOG.error("cannot read the checkpoint: %s", error)
                 continue
-            unseen = self.ledger.unseen
+            unseen = self.checkpoint.unseen
             if changed:
-                await self.runtime.ledger_changed()
+                await self.runtime.checkpoint_changed()
 
     async def rediscover(self) -> None:
         """Look at the machine again; when it offers something else, publish that.
@@ -322,10 +338,10 @@ class Host:
         offer = driver.offer().named(self._node)
         if offer != self.offer:
             _LOG.info("the machine or its configuration changed: publishing anew")
-            self.publisher.publish(offer)  # refuses what the API server would: then all stays
+            self.publisher.publish(offer)  # rejects what the API server would: then all stays
         self.driver, self.offer = driver, offer
         self._report_health()
-        await self.runtime.ledger_changed()
+        await self.runtime.checkpoint_changed()
 
     def _spawn_rediscover(self) -> None:
         _LOG.info("SIGHUP: looking at the machine again")
@@ -375,7 +391,7 @@ class Host:
             "runtime": self.runtime.problem,
             "kubelet": None if registered else self.plugin.state.error or "not registered yet",
             "slices": self.publisher.problem,
-            "checkpoint": self._not_loaded or self.ledger.problem,
+            "checkpoint": self._not_loaded or self.checkpoint.problem,
             "tasks": self.work.problem,
             **binding,
         }
@@ -393,10 +409,12 @@ class Host:
 
     def _gauges(self) -> Iterable[Gauge]:
         yield Gauge(
-            "resource_claims_active", "Claims prepared on this node.", len(self.ledger.holdings)
+            "resource_claims_active",
+            "Claims prepared on this node.",
+            len(self.checkpoint.prepared_claims),
         )
         yield Gauge(
-            "claims_unreadable", "Claims whose record is damaged.", len(self.ledger.unreadable)
+            "claims_unreadable", "Claims whose record is damaged.", len(self.checkpoint.unreadable)
         )
         for name, problem in self.conditions().items():
             yield Gauge(

@@ -22,13 +22,14 @@ import msgspec
 
 from drakit import __version__
 from drakit.core.objects import to_builtins
-from drakit.kit import configuration, logs, watchdog
-from drakit.kit.configuration import ConfigurationError, Loaded
+from drakit.kit.claims.exclusion import serving_without
+from drakit.kit.config import settings as configuration
+from drakit.kit.config.options import HostOptions, node_name
+from drakit.kit.config.settings import ConfigurationError, Loaded
 from drakit.kit.driver import Driver
-from drakit.kit.options import HostOptions, node_name
-from drakit.kit.rivals import serving_without
-from drakit.kit.selfcheck import Finding, run_checks
-from drakit.kit.steward import MakeSteward
+from drakit.kit.preflight import Finding, run_checks
+from drakit.kit.reconciler import MakeReconciler
+from drakit.kit.telemetry import logs, watchdog
 
 C = TypeVar("C", bound=HostOptions)
 _LOG = logging.getLogger(__name__)
@@ -46,16 +47,16 @@ class Program(Generic[C]):
     config: type[C]
     discover: Callable[[C, str], Driver]
     """From configuration and node name to the driver, reading the machine on the way."""
-    steward: MakeSteward | None = None
-    """Makes what the driver's steward is, if it has one."""
+    reconciler: MakeReconciler | None = None
+    """Makes what the driver's reconciler is, if it has one."""
     gauges: Any = None
-    """``(driver, holdings) -> gauges`` for ``/metrics``, if the driver has any of its own."""
+    """``(driver, prepared_claims) -> gauges`` for ``/metrics``, if the driver has any of its own."""
     driver: str = ""
     """The DRA driver's name; only asked for where there are rivals."""
     rivals: Callable[[C], Sequence[str]] = lambda config: ()
     """By configuration: the drivers that hand out the same things and must not serve beside it."""
     checks: Callable[[C], Iterable[Finding]] = lambda config: ()
-    """What ``--check`` looks at besides what every driver needs."""
+    """What ``--check`` looks at except what every driver needs."""
 
 
 def main(program: Program[C], argv: Sequence[str] | None = None) -> int:
@@ -74,10 +75,10 @@ def main(program: Program[C], argv: Sequence[str] | None = None) -> int:
         node = node_name(loaded.config, os.environ)
         logs.configure(loaded.config.log_format, loaded.config.log_level)
         return _act(program, loaded, node)
-    except ConfigurationError as problem:
-        return configuration.fail(program.name, problem)
-    except (OSError, ValueError) as problem:
-        print(f"{program.name}: {problem}", file=sys.stderr)
+    except ConfigurationError as error:
+        return configuration.fail(program.name, error)
+    except (OSError, ValueError) as error:
+        print(f"{program.name}: {error}", file=sys.stderr)
         return 1
 
 
@@ -92,8 +93,8 @@ def _act(program: Program[C], loaded: Loaded[C], node: str) -> int:
         return 0
     if loaded.arguments.check:
         return run_checks(discover, config, node, program.checks(config))
-    if program.steward is not None and loaded.arguments.restore:
-        asyncio.run(program.steward(config, node).restore())
+    if program.reconciler is not None and loaded.arguments.restore:
+        asyncio.run(program.reconciler(config, node).restore())
         return 0
     _log_configuration(program, loaded, node)
     return asyncio.run(_serve(program, config, node, discover))
@@ -106,14 +107,14 @@ async def _serve(program: Program[C], config: C, node: str, discover: Callable[[
     _raise_open_files()
     try:
         cluster = find_cluster(kubeconfig=config.kubeconfig or None)
-    except KubeError as problem:
-        raise ConfigurationError(str(problem)) from problem
+    except KubeError as error:
+        raise ConfigurationError(str(error)) from error
     client = Client(cluster, component=program.name)
     # Before the host: making it may already change the node (page pools get their size).
     with serving_without(config, program.driver, program.rivals(config)):
-        steward = program.steward(config, node) if program.steward is not None else None
+        reconciler = program.reconciler(config, node) if program.reconciler is not None else None
         host = Host(
-            discover, config, node=node, client=client, gauges=program.gauges, steward=steward
+            discover, config, node=node, client=client, gauges=program.gauges, reconciler=reconciler
         )
         watching = asyncio.create_task(watchdog.watch())
         try:
@@ -157,7 +158,7 @@ def _parser(program: Program[Any]) -> argparse.ArgumentParser:
     parser.add_argument(
         "--print-schema", action="store_true", help="print the configuration's JSON schema and exit"
     )
-    if program.steward is not None:
+    if program.reconciler is not None:
         parser.add_argument(
             "--restore",
             action="store_true",
@@ -169,7 +170,7 @@ def _parser(program: Program[Any]) -> argparse.ArgumentParser:
 def _slices_yaml(driver: Driver, node: str) -> str:
     import yaml
 
-    from drakit.kit.preview import preview_slices
+    from drakit.kit.slices.preview import preview_slices
 
     documents = [to_builtins(each) for each in preview_slices(driver, node)]
     return yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True)

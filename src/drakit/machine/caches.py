@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from drakit.core.cpuset import CpuSet
-from drakit.machine.agreement import agree_on_cores
+from drakit.machine.cpu_states import CPU
 from drakit.machine.model import Cache
-from drakit.machine.reading import Reader, parse_number
-from drakit.machine.states import CPU
+from drakit.machine.partition import agree_on_cores
+from drakit.machine.sysfs import Reader, parse_number
 from drakit.machine.topology import Topology
 
 _MOST_INDEXES = 64

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator
 
 from drakit.core.cpuset import CpuSet
 from drakit.machine.caches import Caches, read_caches
-from drakit.machine.cgroups import read_cgroups
+from drakit.machine.cgroup_mounts import read_cgroups
+from drakit.machine.core_types import Kinds, read_kinds
+from drakit.machine.cpu_states import CpuStates, read_states
 from drakit.machine.identity import index_by_cpu
 from drakit.machine.kernel import read_architecture, read_cpuinfo, read_release
-from drakit.machine.kinds import Kinds, read_kinds
 from drakit.machine.model import CoreType, Cpu, Machine, NumaNode
 from drakit.machine.numa import read_nodes
 from drakit.machine.pci import read_pci_roots
-from drakit.machine.reading import Doubts, Reader
-from drakit.machine.states import CpuStates, read_states
+from drakit.machine.sysfs import Doubts, Reader
 from drakit.machine.topology import RawIds, Topology, read_topology
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from drakit.machine.reading import Reader, parse_number
+from drakit.machine.sysfs import Reader, parse_number
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from drakit.core.cpuset import EMPTY, CpuSet
+from drakit.machine.cpu_states import CPU, CpuStates
 from drakit.machine.model import HugepagePool, NumaNode
-from drakit.machine.reading import Reader, parse_number
-from drakit.machine.states import CPU, CpuStates
+from drakit.machine.sysfs import Reader, parse_number
 from drakit.machine.topology import Topology
 
 NODE: Final = "/sys/devices/system/node"
@@ -119,9 +119,9 @@ class _Members:
                     )
                 self._place(nodes[0], CpuSet([cpu]))
         for cpu in self._states.online - self._placed:
-            node = self._neighbours_node(cpu)
+            node = self._neighbors_node(cpu)
             self._reader.doubts.note_cpu(
-                cpu, "", f"is in no NUMA node; placed in node {node} like its neighbours"
+                cpu, "", f"is in no NUMA node; placed in node {node} like its neighbors"
             )
             self._place(node, CpuSet([cpu]))
 
@@ -129,7 +129,7 @@ class _Members:
         self.cpus[node] = self.cpus.get(node, EMPTY) | cpus
         self._placed |= cpus
 
-    def _neighbours_node(self, cpu: int) -> int:
+    def _neighbors_node(self, cpu: int) -> int:
         """The node of most CPUs of the same core, socket or machine, whichever tells first."""
         node_of = {member: node for node, cpus in self.cpus.items() for member in cpus}
         for groups in (self._topology.cores, self._topology.sockets, (self._states.online,)):

@@ -8,7 +8,7 @@ from typing import Final
 
 from drakit.core.cpuset import CpuSet
 from drakit.machine.model import NumaNode, PciRoot
-from drakit.machine.reading import Reader
+from drakit.machine.sysfs import Reader
 
 _ROOT: Final = re.compile(r"pci([0-9a-f]{4,8}:[0-9a-f]{2})")
 _DEVICE: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")

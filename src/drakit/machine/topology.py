@@ -12,11 +12,11 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from drakit.core.cpuset import CpuSet
-from drakit.machine.agreement import agree, agree_on_cores
+from drakit.machine.cpu_states import CPU
 from drakit.machine.identity import ranked
 from drakit.machine.kernel import CpuInfo
-from drakit.machine.reading import Reader
-from drakit.machine.states import CPU
+from drakit.machine.partition import agree, agree_on_cores
+from drakit.machine.sysfs import Reader
 
 _UNKNOWN_CLUSTER = 65535
 """arm64 says this for "no cluster" (-1 cut to 16 bits)."""
@@ -179,7 +179,7 @@ class _Survey:
         known = [name for name in ids.values() if name is not None]
         for leader in unclear:
             self._reader.doubts.note_cpu(
-                leader, "/topology", "does not tell its socket; derived from ids and neighbours"
+                leader, "/topology", "does not tell its socket; derived from ids and neighbors"
             )
             if ids[leader] is None:
                 ids[leader] = min(known, default=0)

@@ -26,12 +26,12 @@ from drakit.core.objects import (
 )
 from drakit.core.pods import Node
 from drakit.core.quantity import Quantity
-from drakit.scheduler.allocator import Found, Impossible, allocate
-from drakit.scheduler.capacity import Shortage, remaining_shortage
+from drakit.scheduler.allocator.capacity import Shortage, remaining_shortage
+from drakit.scheduler.allocator.constraints import lookup_attribute, shown_values, values_of
+from drakit.scheduler.allocator.search import Found, Impossible, allocate
+from drakit.scheduler.cel.checker.fields import Field, fields_named
 from drakit.scheduler.cel.errors import CelCompileError
-from drakit.scheduler.cel.fields import Field, fields_named
 from drakit.scheduler.cel.selector import compile_selector, split_name
-from drakit.scheduler.constraints import lookup_attribute, shown_values, values_of
 from drakit.scheduler.errors import FatalError, SearchGaveUpError
 from drakit.scheduler.placement import (
     ELSEWHERE,
@@ -40,7 +40,7 @@ from drakit.scheduler.placement import (
     claims_elsewhere,
     examine,
 )
-from drakit.scheduler.problem import (
+from drakit.scheduler.requests import (
     Broken,
     Candidate,
     InUse,

@@ -21,14 +21,14 @@ from drakit.core.objects import (
     SubRequest,
 )
 from drakit.core.pods import Pod
+from drakit.scheduler.allocator.constraints import lookup_attribute
+from drakit.scheduler.cel.checker.fields import fields_named, is_driver
+from drakit.scheduler.cel.checker.validators import children
 from drakit.scheduler.cel.errors import CelCompileError, CelError, CelRuntimeError
-from drakit.scheduler.cel.fields import fields_named, is_driver
-from drakit.scheduler.cel.selector import Selector, compile_selector, device_value, refusal
-from drakit.scheduler.cel.syntax import Call, Literal, Node, Select
-from drakit.scheduler.cel.validators import children
+from drakit.scheduler.cel.selector import Selector, compile_selector, device_value, rejection
+from drakit.scheduler.cel.syntax.tree import Call, Literal, Node, Select
 from drakit.scheduler.cel.values import DeviceValue
-from drakit.scheduler.constraints import lookup_attribute
-from drakit.scheduler.problem import MOST_RESULTS
+from drakit.scheduler.requests import MOST_RESULTS
 
 _Wish = ExactRequest | SubRequest
 _SEARCH_SLOTS: Final = 8
@@ -163,13 +163,13 @@ def _lint_wish(wish: _Wish, name: str, published: Published) -> Iterator[Finding
 
 
 def lint_selectors(selectors: tuple[DeviceSelector, ...], owner: str) -> Iterator[Finding]:
-    """Expressions the API server refuses, and attribute access that fails at run time."""
+    """Expressions the API server rejects, and attribute access that fails at run time."""
     for index, selector in enumerate(selectors):
         if selector.cel is None:
             continue
         expression = selector.cel.expression
         where = expression.strip().splitlines()[0] if expression.strip() else ""
-        error = refusal(expression)
+        error = rejection(expression)
         if error is not None:
             yield Finding(
                 "error", "refused-expression",

@@ -73,7 +73,7 @@ def node_matches(
     return selector is not None and selector_matches(selector, node)
 
 
-# -- the filters of kube-scheduler besides devices -----------------------------------------------------
+# -- the filters of kube-scheduler except devices -----------------------------------------------------
 
 
 def node_rejection(pod: Pod, node: Node, in_use: dict[str, Quantity] | None) -> str | None:

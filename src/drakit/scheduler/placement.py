@@ -19,13 +19,13 @@ from drakit.core.objects import (
 )
 from drakit.core.pods import Node, Pod
 from drakit.core.quantity import Quantity
-from drakit.scheduler.allocator import ClaimAllocation, Found, Impossible, allocate
+from drakit.scheduler.allocator.search import ClaimAllocation, Found, Impossible, allocate
 from drakit.scheduler.cel.errors import CelCompileError
-from drakit.scheduler.cel.selector import refusal
+from drakit.scheduler.cel.selector import rejection
 from drakit.scheduler.errors import FatalError, SearchGaveUpError
 from drakit.scheduler.nodes import node_rejection, pod_requests, selector_matches
 from drakit.scheduler.pools import SliceIndex
-from drakit.scheduler.problem import ClaimPlan, InUse, NodeProblem, claim_name, plan_claims
+from drakit.scheduler.requests import ClaimPlan, InUse, NodeProblem, claim_name, plan_claims
 from drakit.scheduler.versions import V1_37, KubernetesVersion
 
 FILTER_TIMEOUT_SECONDS: Final = 10
@@ -164,7 +164,7 @@ def choose(scheduling: Scheduling, answers: tuple[NodeAnswer, ...]) -> Placement
 
     An error on any node stops the pod, as in kube-scheduler. Among nodes that fit, the one with
     the most preferred alternatives is taken and then the first by name; kube-scheduler's other
-    scores and its random choice among equals are not modelled.
+    scores and its random choice among equals are not modeled.
     """
     for answer in answers:
         if answer.fatal:
@@ -284,8 +284,8 @@ def pod_claims(cluster: Cluster, pod: Pod) -> Iterable[ResourceClaim]:
         yield ResourceClaim(metadata=meta, spec=template.spec.spec)
 
 
-def refused_selectors(claim: ResourceClaim) -> list[tuple[str, CelCompileError]]:
-    """Selectors for which the API server would refuse the claim, each with its path."""
+def rejected_selectors(claim: ResourceClaim) -> list[tuple[str, CelCompileError]]:
+    """Selectors for which the API server would reject the claim, each with its path."""
     found: list[tuple[str, CelCompileError]] = []
     for at, request in enumerate(claim.spec.devices.requests):
         base = f"spec.devices.requests[{at}]"
@@ -296,7 +296,7 @@ def refused_selectors(claim: ResourceClaim) -> list[tuple[str, CelCompileError]]
             for index, selector in enumerate(wish.selectors):
                 if selector.cel is None:
                     continue
-                error = refusal(selector.cel.expression)
+                error = rejection(selector.cel.expression)
                 if error is not None:
                     found.append((f"{path}.selectors[{index}].cel.expression", error))
     return found
@@ -334,9 +334,9 @@ def _deleting(claims: tuple[ResourceClaim, ...]) -> str:
     return ""
 
 
-def _requested_by_node(pods: Iterable[Pod], besides: Pod) -> dict[str, dict[str, Quantity]]:
+def _requested_by_node(pods: Iterable[Pod], excluding: Pod) -> dict[str, dict[str, Quantity]]:
     total: dict[str, dict[str, Quantity]] = {}
-    own = (besides.metadata.namespace, besides.metadata.name)
+    own = (excluding.metadata.namespace, excluding.metadata.name)
     for pod in pods:
         node = pod.spec.node_name
         if not node or pod.status.phase in ("Succeeded", "Failed"):

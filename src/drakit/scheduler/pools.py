@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from drakit.core.objects import CounterSet, Device, ResourceSlice
 from drakit.core.pods import Node
-from drakit.scheduler.matching import Matcher
+from drakit.scheduler.allocator.matching import Matcher
 from drakit.scheduler.nodes import node_matches
 from drakit.scheduler.versions import KubernetesVersion
 

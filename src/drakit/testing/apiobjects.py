@@ -21,7 +21,7 @@ _LONGEST_BASE: Final = 58
 _EPOCH: Final = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
 
-class Refusal(Exception):  # noqa: N818 - the answer of a server that works
+class ApiRejection(Exception):  # noqa: N818 - the answer of a server that works
     """A request the server answers with a failure ``Status``."""
 
     def __init__(
@@ -126,11 +126,11 @@ class ObjectTable:
     # -- reading --------------------------------------------------------------------------------
 
     def get(self, key: Key) -> Document:
-        """The object, not to be changed; raises a 404 refusal."""
+        """The object, not to be changed; raises a 404 rejection."""
         found = self._objects.get(key)
         if found is None:
             kind = KINDS[key[0]]
-            raise Refusal(
+            raise ApiRejection(
                 404,
                 "NotFound",
                 f'{kind.qualified} "{key[2]}" not found',
@@ -153,7 +153,7 @@ class ObjectTable:
     def since(self, revision: int) -> Iterator[Happening]:
         """What was committed after *revision*; raises 410 when that is forgotten."""
         if revision < self.compacted:
-            raise Refusal(
+            raise ApiRejection(
                 410,
                 "Expired",
                 f"too old resource version: {revision} ({self.compacted})",
@@ -169,12 +169,14 @@ class ObjectTable:
         if not metadata.get("name"):
             base = metadata.get("generateName") or ""
             if not base:
-                raise Refusal(422, "Invalid", "metadata.name: Required value: name or generateName")
+                raise ApiRejection(
+                    422, "Invalid", "metadata.name: Required value: name or generateName"
+                )
             letters = "".join(self._random.choice(_SUFFIX_LETTERS) for _ in range(5))
             metadata["name"] = base[:_LONGEST_BASE] + letters
         key = (kind.plural, namespace, metadata["name"])
         if key in self._objects:
-            raise Refusal(
+            raise ApiRejection(
                 409,
                 "AlreadyExists",
                 f'{kind.qualified} "{key[2]}" already exists',
@@ -309,7 +311,7 @@ class ObjectTable:
                 {"field": field, "message": message, "reason": "FieldValueInvalid"}
                 for field, message in problems
             ]
-            raise Refusal(
+            raise ApiRejection(
                 422,
                 "Invalid",
                 f'ResourceSlice.resource.k8s.io "{name}" is invalid: {text}',
@@ -346,7 +348,7 @@ class Selector:
             path = path.rstrip("!")
             too_new = path == "spec.pool.name" and minor < 37
             if not sign or path not in known or too_new:
-                raise Refusal(400, "BadRequest", f'field label not supported: "{path}"')
+                raise ApiRejection(400, "BadRequest", f'field label not supported: "{path}"')
             conditions.append((path, value.removeprefix("="), not negated))
         pairs = []
         for part in filter(None, labels.split(",")):
@@ -368,8 +370,8 @@ class Selector:
         return all(labels.get(name) == value for name, value in self.labels)
 
 
-def _conflict(kind: Kind, key: Key, why: str) -> Refusal:
-    return Refusal(
+def _conflict(kind: Kind, key: Key, why: str) -> ApiRejection:
+    return ApiRejection(
         409,
         "Conflict",
         f'Operation cannot be fulfilled on {kind.qualified} "{key[2]}": {why}; '

@@ -34,19 +34,19 @@ import h11
 
 from drakit.testing.apiobjects import (
     KINDS,
+    ApiRejection,
     Document,
     Key,
     Kind,
     ObjectTable,
-    Refusal,
     Selector,
     merge_patch,
 )
 from drakit.testing.streams import StreamServer
-from drakit.wire.kube.config import Cluster
-from drakit.wire.kube.credentials import Credential, Fixed
-from drakit.wire.kube.endpoint import Endpoint
-from drakit.wire.kube.tls import AuthorityFile, SystemTrust
+from drakit.wire.kube.access.config import Cluster
+from drakit.wire.kube.access.credentials import Credential, Fixed
+from drakit.wire.kube.access.endpoint import Endpoint
+from drakit.wire.kube.access.tls import AuthorityFile, SystemTrust
 
 _REQUESTS_KEPT: Final = 10_000
 _NOT_SERVED: Final = "the server could not find the requested resource"
@@ -341,8 +341,8 @@ class FakeApiServer:
                 await self._watch(seen, connection)
                 return True
             code, document = self._answer(seen)
-        except Refusal as refusal:
-            code, document = refusal.code, refusal.status()
+        except ApiRejection as rejection:
+            code, document = rejection.code, rejection.status()
         if fault is not None and fault.trouble is Trouble.CUT_AFTER:
             return False
         await connection.reply(code, document)
@@ -360,8 +360,8 @@ class FakeApiServer:
         """Answer wrongly or not at all; false when the connection is to be cut."""
         if fault.trouble is Trouble.ANSWER:
             headers = [] if fault.retry_after is None else [("Retry-After", str(fault.retry_after))]
-            refusal = Refusal(fault.status, "Injected", "injected by the test")
-            await connection.reply(fault.status, refusal.status(), headers)
+            rejection = ApiRejection(fault.status, "Injected", "injected by the test")
+            await connection.reply(fault.status, rejection.status(), headers)
             return True
         if fault.trouble is Trouble.GARBAGE:
             await connection.raw(fault.data)
@@ -371,12 +371,12 @@ class FakeApiServer:
         if self.tokens is not None:
             scheme, _, token = seen.headers.get("authorization", "").partition(" ")
             if scheme != "Bearer" or token not in self.tokens:
-                raise Refusal(401, "Unauthorized", "Unauthorized")
+                raise ApiRejection(401, "Unauthorized", "Unauthorized")
         if seen.plural in self.unserved:
-            raise Refusal(404, "NotFound", _NOT_SERVED)
+            raise ApiRejection(404, "NotFound", _NOT_SERVED)
         if (seen.verb, seen.plural) in self.forbidden:
             kind = KINDS[seen.plural]
-            raise Refusal(
+            raise ApiRejection(
                 403,
                 "Forbidden",
                 f'{kind.qualified} is forbidden: User "test" cannot {seen.verb} resource '
@@ -406,7 +406,7 @@ class FakeApiServer:
             return 200, self.table.get(key)
         if seen.verb == "create":
             if kind.namespaced and not key[1]:
-                raise Refusal(405, "MethodNotAllowed", "the namespace is missing")
+                raise ApiRejection(405, "MethodNotAllowed", "the namespace is missing")
             keep = seen.query.get("dryRun") != "All"
             return 201, self.table.create(kind, key[1], _body(seen), keep=keep)
         if seen.verb == "update":
@@ -422,7 +422,7 @@ class FakeApiServer:
                 metadata = document["metadata"]
                 self.table.delete(kind, (kind.plural, key[1], metadata["name"]))
             return 200, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
-        raise Refusal(405, "MethodNotAllowed", f"{seen.method} is not allowed here")
+        raise ApiRejection(405, "MethodNotAllowed", f"{seen.method} is not allowed here")
 
     def _selector(self, seen: Seen, kind: Kind) -> Selector:
         fields, labels = seen.query.get("fieldSelector", ""), seen.query.get("labelSelector", "")
@@ -433,7 +433,7 @@ class FakeApiServer:
         if token := seen.query.get("continue"):
             number, revision, start = (int(part) for part in token.split("."))
             if revision < self.table.compacted or number not in self._pages:
-                raise Refusal(410, "Expired", "The provided continue parameter is too old")
+                raise ApiRejection(410, "Expired", "The provided continue parameter is too old")
             found = self._pages[number]
         else:
             found = self.table.select(kind.plural, namespace, self._selector(seen, kind))
@@ -462,12 +462,14 @@ class FakeApiServer:
         if how == "application/apply-patch+yaml":
             manager = seen.query.get("fieldManager")
             if not manager:
-                raise Refusal(422, "Invalid", "fieldManager: Required value: is required for apply")
+                raise ApiRejection(
+                    422, "Invalid", "fieldManager: Required value: is required for apply"
+                )
             force = seen.query.get("force") == "true"
             return self.table.apply(kind, key, body, manager, subresource=subresource, force=force)
         merging = ("application/merge-patch+json", "application/strategic-merge-patch+json")
         if how not in ("application/json-patch+json", *merging):
-            raise Refusal(415, "UnsupportedMediaType", f"no patch: {how}")
+            raise ApiRejection(415, "UnsupportedMediaType", f"no patch: {how}")
         stored = self.table.get(key)
         changed = merge_patch(stored, body) if how in merging else _json_patch(stored, body)
         return self.table.update(kind, key, changed, subresource=subresource)
@@ -536,8 +538,8 @@ class _Watch:
                         happening.key, happening.before, happening.after, position
                     ):
                         yield event
-            except Refusal as refusal:
-                yield {"type": "ERROR", "object": refusal.status()}
+            except ApiRejection as rejection:
+                yield {"type": "ERROR", "object": rejection.status()}
                 return
             position = max(position, self._table.revision)
             if self.bookmark_due and self._bookmarks and self._table.revision == position:
@@ -643,7 +645,7 @@ def _body(seen: Seen) -> Any:
     try:
         return json.loads(seen.body)
     except ValueError as error:
-        raise Refusal(400, "BadRequest", f"the body is no JSON: {error}") from error
+        raise ApiRejection(400, "BadRequest", f"the body is no JSON: {error}") from error
 
 
 def _parts(path: str) -> list[str]:
@@ -662,7 +664,7 @@ def _route(path: str) -> tuple[Kind, str, str, str]:
         namespace, rest = rest[1], rest[2:]
     kind = KINDS.get(rest[0]) if rest else None
     if kind is None or (kind.group, kind.version) != (group, version) or len(rest) > 3:
-        raise Refusal(404, "NotFound", _NOT_SERVED)
+        raise ApiRejection(404, "NotFound", _NOT_SERVED)
     _, name, subresource = (*rest, "", "")[:3]
     return kind, namespace, name, subresource
 
@@ -671,7 +673,7 @@ def _verb(method: str, path: str, parameters: Mapping[str, str]) -> tuple[str, s
     """The RBAC verb, plural and name of a request."""
     try:
         kind, _, name, _ = _route(path)
-    except Refusal:
+    except ApiRejection:
         return method.lower(), "", ""
     collection = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
     single = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
@@ -694,7 +696,7 @@ def _json_patch(document: Document, operations: list[Document]) -> Document:
                 target = target[int(step)] if isinstance(target, list) else target[step]
             _operate(target, steps[-1], operation)
         except (KeyError, IndexError, ValueError, TypeError) as error:
-            raise Refusal(422, "Invalid", f"the JSON patch does not fit: {error}") from error
+            raise ApiRejection(422, "Invalid", f"the JSON patch does not fit: {error}") from error
     return result  # type: ignore[no-any-return]
 
 

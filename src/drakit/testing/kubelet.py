@@ -408,8 +408,8 @@ class FakeKubelet:
         claims = [(info.namespace, info.name, info.uid) for info in infos]
         try:
             return await endpoint.call(verb, claims, self._timing.call)
-        except CALL_FAILURES as problem:
-            raise failure(f"{method}: {type(problem).__name__} {problem}") from problem
+        except CALL_FAILURES as error:
+            raise failure(f"{method}: {type(error).__name__} {error}") from error
 
     # -- unpreparing -----------------------------------------------------------------------------
 

@@ -106,7 +106,7 @@ RELEASES: Final = {
 }
 
 
-class RegistrationRefusedError(Exception):
+class RegistrationRejectedError(Exception):
     """The kubelet does not take this plugin; the text is what the plugin is told."""
 
 
@@ -264,8 +264,8 @@ class PluginManager:
         try:
             await self._converse(socket)
             socket.failures, socket.error = 0, ""
-        except (RegistrationRefusedError, *CALL_FAILURES) as problem:
-            socket.error = f"{type(problem).__name__}: {problem}"
+        except (RegistrationRejectedError, *CALL_FAILURES) as error:
+            socket.error = f"{type(error).__name__}: {error}"
             pause = min(self._timing.back_off * 2**socket.failures, self._timing.back_off_cap)
             socket.failures += 1
             socket.next_try = time.monotonic() + pause
@@ -282,8 +282,8 @@ class PluginManager:
             )
             try:
                 endpoint = self._accept(info, socket.path)
-            except RegistrationRefusedError as problem:
-                await self._notify(channel, accepted=False, error=str(problem))
+            except RegistrationRejectedError as error:
+                await self._notify(channel, accepted=False, error=str(error))
                 raise
             self.endpoints.append(endpoint)
             try:
@@ -317,17 +317,17 @@ class PluginManager:
     def _accept(self, info: Any, socket: str) -> Endpoint:
         """What ValidatePlugin and RegisterPlugin do."""
         if info.type != "DRAPlugin":
-            raise RegistrationRefusedError(f"no handler registered for plugin type: {info.type}")
+            raise RegistrationRejectedError(f"no handler registered for plugin type: {info.type}")
         offered = list(info.supported_versions)
         api = next((name for name in offered if name in self._release.claims), None)
         if api is None:
-            raise RegistrationRefusedError(
+            raise RegistrationRejectedError(
                 f"none of the DRA gRPC services {list(self._release.claims)} is supported by the "
                 f"plugin, which offers {offered}"
             )
         service = info.endpoint or socket
         if any((e.driver, e.service) == (info.name, service) for e in self.endpoints):
-            raise RegistrationRefusedError(
+            raise RegistrationRejectedError(
                 f"endpoint {service} already registered for plugin {info.name}"
             )
         endpoint = Endpoint(
@@ -404,8 +404,8 @@ class PluginManager:
                     await stream.send_message(pb.NodeWatchResourcesRequest(), end=True)
                     async for report in stream:
                         self._note_health(endpoint, report)
-            except GRPCError as problem:
-                if problem.status is Status.UNIMPLEMENTED and self._release.believes_list:
+            except GRPCError as error:
+                if error.status is Status.UNIMPLEMENTED and self._release.believes_list:
                     return
             except (StreamTerminatedError, OSError):
                 pass  # as for any other end: clear, and try again

@@ -22,10 +22,10 @@ from drakit.core.objects import (
     from_builtins,
     to_builtins,
 )
+from drakit.kit.config.options import HostOptions
 from drakit.kit.driver import Discover
 from drakit.kit.host import DriverGauges, Host
-from drakit.kit.options import HostOptions
-from drakit.kit.steward import Steward
+from drakit.kit.reconciler import Reconciler
 from drakit.testing.apiserver import FakeApiServer
 from drakit.testing.kubelet import FakeKubelet, Pod, PodClaim, Use
 from drakit.testing.kubelet_plugins import QUICK, Timing
@@ -139,12 +139,12 @@ class SimulatedNode:
         discover: Discover,
         options: HostOptions,
         gauges: DriverGauges | None = None,
-        steward: Steward | None = None,
+        reconciler: Reconciler | None = None,
     ) -> Host:
         """A host for this node, to be run by the caller. *options* come from :meth:`settings`."""
         client = Client(self.api.cluster())
         return Host(
-            discover, options, node=self.name, client=client, gauges=gauges, steward=steward
+            discover, options, node=self.name, client=client, gauges=gauges, reconciler=reconciler
         )
 
     # -- claims and pods ---------------------------------------------------------------------------

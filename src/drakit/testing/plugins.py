@@ -42,7 +42,7 @@ _FEWEST_OBJECTS: Final = 8
 
 
 class RuntimeFailure(Exception):  # noqa: N818 - what the kubelet would be told
-    """The runtime refuses an operation; the text is what the kubelet would see."""
+    """The runtime rejects an operation; the text is what the kubelet would see."""
 
 
 class CallRecord(msgspec.Struct, frozen=True):
@@ -152,7 +152,7 @@ class Roster:
         self._keep(task)
 
     async def greet(self, connection: socket.socket) -> None:
-        """Take a connected plugin through registration, configuration and synchronisation."""
+        """Take a connected plugin through registration, configuration and synchronization."""
         self.connections += 1
         limit = LONGEST_SENT if self.release.splits_synchronize else LONGEST_READ
         peer = ConnectedPlugin(self._serve, limit)
@@ -166,7 +166,7 @@ class Roster:
             self.changed.notify_all()
 
     async def _welcome(self, peer: ConnectedPlugin) -> str:
-        """Registration, configuration, synchronisation; returns why it failed, if it did."""
+        """Registration, configuration, synchronization; returns why it failed, if it did."""
         try:
             async with asyncio.timeout(self.registration_timeout):
                 await peer.registered
@@ -174,19 +174,19 @@ class Roster:
         except TimeoutError:
             await peer.trunk.close("registration timed out")
             return "registration timed out"
-        except (StatusError, ConnectionError, DecodeError) as problem:
+        except (StatusError, ConnectionError, DecodeError) as error:
             if peer.registered.done() and not peer.registered.cancelled():
-                await peer.trunk.close(str(problem))
-            return str(problem)
+                await peer.trunk.close(str(error))
+            return str(error)
         async with self.lock:
             try:
-                await self._synchronise(peer)
-            except (StatusError, ConnectionError, TimeoutError, DecodeError) as problem:
+                await self._synchronize(peer)
+            except (StatusError, ConnectionError, TimeoutError, DecodeError) as error:
                 if self.release.closes_after_failed_sync:
-                    await peer.trunk.close("synchronisation failed")
-                return f"synchronisation failed: {problem!r}"
+                    await peer.trunk.close("synchronization failed")
+                return f"synchronization failed: {error!r}"
             if peer.trunk.closed.done():
-                return "closed while synchronising"
+                return "closed while synchronizing"
             self.peers.append(peer)
             self.peers.sort(key=lambda each: each.index)
         return ""
@@ -206,7 +206,7 @@ class Roster:
             raise StatusError(Code.INVALID_ARGUMENT, f"invalid plugin events 0x{mask:x}")
         peer.mask = mask or self.release.knows_events
 
-    async def _synchronise(self, peer: ConnectedPlugin) -> None:
+    async def _synchronize(self, peer: ConnectedPlugin) -> None:
         deadline = time.monotonic() + self.request_timeout
         parts = self._parts(self._model.snapshot())
         for part in parts:
@@ -326,8 +326,8 @@ class Roster:
         """Ask a plugin about an event; None when it had to be dropped, and all goes on without."""
         try:
             return await self._call(peer, call, self.request_timeout)
-        except (TimeoutError, ConnectionError) as problem:
-            self.drops.append(f"{peer}: {type(call).__name__}: {problem!r}")
+        except (TimeoutError, ConnectionError) as error:
+            self.drops.append(f"{peer}: {type(call).__name__}: {error!r}")
             if peer in self.peers:
                 self.peers.remove(peer)
             await peer.trunk.close("the plugin did not answer in time")

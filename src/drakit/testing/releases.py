@@ -83,7 +83,7 @@ class Release(msgspec.Struct, frozen=True):
 
     @property
     def closes_after_failed_sync(self) -> bool:
-        """Whether a plugin that failed to synchronise is closed; earlier ones leave it deaf."""
+        """Whether a plugin that failed to synchronize is closed; earlier ones leave it deaf."""
         return self.nri >= (0, 7)
 
     @property

@@ -1,6 +1,6 @@
 """A container runtime that exists only in memory: the other end of NRI, for tests of drivers.
 
-It listens on a socket, registers and synchronises plugins, tells them what happens to scripted
+It listens on a socket, registers and synchronizes plugins, tells them what happens to scripted
 pods and containers, and applies what they answer to its model of the containers' limits::
 
     async with FakeRuntime(socket_path, cdi_directories=[cdi]) as runtime:
@@ -11,7 +11,7 @@ pods and containers, and applies what they answer to its model of the containers
         assert runtime.container(container.id).cpus == "2-3"
 
 It is as unforgiving as the real ones: a plugin that is late is dropped and the container created
-without it, unknown event bits refuse the registration, contradictions fail the creation.
+without it, unknown event bits reject the registration, contradictions fail the creation.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from typing import Self
 
 import msgspec
 
+from drakit.cgroups.tree import relative_path
 from drakit.core.cpuset import CpuSet
-from drakit.kit.cgroups import relative_path
+from drakit.testing.cdi import Catalog
 from drakit.testing.containers import FakeContainer
 from drakit.testing.merging import Merger, PluginConflictError, replace_env
 from drakit.testing.plugins import CallRecord, Roster, RuntimeFailure
 from drakit.testing.releases import CONTAINERD_2_4, Release
-from drakit.wire.cdi.catalogue import Catalogue
 from drakit.wire.cdi.spec import CdiError
 from drakit.wire.nri import nri_pb2
 from drakit.wire.nri.events import (
@@ -170,7 +170,7 @@ class FakeRuntime:
     # -- its plugins ----------------------------------------------------------------------
 
     async def plugin_ready(self, name: str | None = None) -> str:
-        """Wait until a plugin (of that name) is synchronised; returns ``index-name``."""
+        """Wait until a plugin (of that name) is synchronized; returns ``index-name``."""
         async with self._roster.changed:
             while True:
                 for peer in self._roster.peers:
@@ -179,7 +179,7 @@ class FakeRuntime:
                 await self._roster.changed.wait()
 
     async def plugin_gone(self) -> None:
-        """Wait until no plugin is connected and synchronised."""
+        """Wait until no plugin is connected and synchronized."""
         async with self._roster.changed:
             await self._roster.changed.wait_for(lambda: not self._roster.peers)
 
@@ -189,7 +189,7 @@ class FakeRuntime:
 
     @property
     def plugins(self) -> list[str]:
-        """The synchronised plugins in the order they are asked, as ``index-name``."""
+        """The synchronized plugins in the order they are asked, as ``index-name``."""
         return [str(peer) for peer in self._roster.peers]
 
     @property
@@ -223,7 +223,7 @@ class FakeRuntime:
         labels: Mapping[str, str] | None = None,
         annotations: Mapping[str, str] | None = None,
     ) -> Pod:
-        """Start a pod's sandbox. Raises :class:`RuntimeFailure` when a plugin refuses it."""
+        """Start a pod's sandbox. Raises :class:`RuntimeFailure` when a plugin rejects it."""
         number = next(self._numbers)
         uid = uid or f"00000000-0000-4000-8000-{number:012x}"
         pod = Pod(
@@ -289,8 +289,8 @@ class FakeRuntime:
         id_ = f"{next(self._numbers):064x}"
         try:
             injected = self._inject(tuple(env), cdi_devices)
-        except CdiError as problem:
-            raise RuntimeFailure(f"CDI device injection failed: {problem}") from problem
+        except CdiError as error:
+            raise RuntimeFailure(f"CDI device injection failed: {error}") from error
         draft = Container(
             id=id_,
             pod_id=pod_id,
@@ -305,10 +305,10 @@ class FakeRuntime:
         async with self._roster.lock:
             try:
                 merger = await self._consult(pod, draft)
-            except (StatusError, PluginConflictError) as problem:
+            except (StatusError, PluginConflictError) as error:
                 if self.release.undoes_rejected_creation:
                     await self._undo(pod, draft)
-                raise RuntimeFailure(str(problem)) from problem
+                raise RuntimeFailure(str(error)) from error
             value = msgspec.structs.replace(merger.target, state=State.CREATED)
             container = FakeContainer(value, self._directory(value))
             self.containers[id_] = container
@@ -383,8 +383,8 @@ class FakeRuntime:
                     if payload is not None:
                         answer = nri_pb2.UpdateContainerResponse.FromString(payload)
                         merger.update(str(peer), [update_from(each) for each in answer.update])
-                except (StatusError, PluginConflictError) as problem:
-                    raise RuntimeFailure(str(problem)) from problem
+                except (StatusError, PluginConflictError) as error:
+                    raise RuntimeFailure(str(error)) from error
             if reason := self._impossible(merger.target.resources):
                 raise RuntimeFailure(f"failed to update resources: {reason}")
             container.change(merger.target.resources)
@@ -410,7 +410,7 @@ class FakeRuntime:
     # -- what plugins see and change ------------------------------------------------------
 
     def snapshot(self) -> Synchronize:
-        """What a plugin is synchronised with: all pods, and the containers that can still run."""
+        """What a plugin is synchronized with: all pods, and the containers that can still run."""
         return Synchronize(
             pods=tuple(self.pods.values()),
             containers=tuple(
@@ -459,8 +459,8 @@ class FakeRuntime:
                 if payload is not None:
                     answer = nri_pb2.StopContainerResponse.FromString(payload)
                     merger.update(str(peer), [update_from(each) for each in answer.update])
-            except (StatusError, PluginConflictError) as problem:
-                self.failed_updates.append((container.id, str(problem)))
+            except (StatusError, PluginConflictError) as error:
+                self.failed_updates.append((container.id, str(error)))
         self._apply_all(merger)
 
     def _inject(self, env: tuple[str, ...], devices: Iterable[str]) -> tuple[str, ...]:
@@ -468,7 +468,7 @@ class FakeRuntime:
         names = tuple(devices)
         if not names:
             return env
-        for edits in Catalogue.read(self.cdi_directories).edits_for(names):
+        for edits in Catalog.read(self.cdi_directories).edits_for(names):
             env = replace_env(env, dict(each.partition("=")[::2] for each in edits.env))
         return env
 
@@ -482,8 +482,8 @@ class FakeRuntime:
             return ""
         try:
             cpus = CpuSet.parse(resources.cpus)
-        except ValueError as problem:
-            return str(problem)
+        except ValueError as error:
+            return str(error)
         return "" if cpus <= self.online_cpus else f"cpuset {cpus} is not online: invalid argument"
 
     def _seen(self, container: Container) -> Container:

@@ -1,4 +1,4 @@
-"""Claims, holdings and containers for the CPU driver's tests, in few words."""
+"""Claims, prepared claims and containers for the CPU driver's tests, in few words."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 from drakit.core.cpuset import CpuSet
 from drakit.core.quantity import Quantity
 from drakit.drivers.cpu.config import CpuConfig
-from drakit.drivers.cpu.model import CpuDriver, cpu_driver
+from drakit.drivers.cpu.driver import CpuDriver, cpu_driver
+from drakit.kit.claims.checkpoint import check_conflicts, entry_of
 from drakit.kit.driver import (
-    Allotment,
+    AllocatedDevice,
     Assignment,
     Claim,
     Config,
     Container,
-    Entry,
-    Grant,
-    Holdings,
+    PreparedClaim,
+    PreparedClaims,
+    PreparedDevice,
     Use,
 )
-from drakit.kit.ledger import check_conflicts, entry_of
 from drakit.machine.model import Machine
 
 NODE = "worker"
@@ -40,9 +40,9 @@ def amount(
     config: tuple[Config, ...] = (),
     request: str = "cpus",
     **more: Any,
-) -> Allotment:
+) -> AllocatedDevice:
     """A share of a grouped device."""
-    return Allotment(
+    return AllocatedDevice(
         request=request,
         pool=NODE,
         device=device,
@@ -55,28 +55,30 @@ def amount(
 
 def single(
     cpu: int, config: tuple[Config, ...] = (), request: str = "cpus", **more: Any
-) -> Allotment:
+) -> AllocatedDevice:
     """A device of one CPU."""
-    return Allotment(request=request, pool=NODE, device=f"cpudev{cpu:03d}", config=config, **more)
+    return AllocatedDevice(
+        request=request, pool=NODE, device=f"cpudev{cpu:03d}", config=config, **more
+    )
 
 
-def claim(*allotments: Allotment, uid: str = "uid-1", name: str = "mine") -> Claim:
-    return Claim(uid=uid, namespace="default", name=name, allotments=allotments)
+def claim(*allocated_devices: AllocatedDevice, uid: str = "uid-1", name: str = "mine") -> Claim:
+    return Claim(uid=uid, namespace="default", name=name, allocated_devices=allocated_devices)
 
 
-def entry(of: Claim, given: Assignment) -> Entry:
-    return entry_of(of, given.grants, "boot")
+def entry(of: Claim, given: Assignment) -> PreparedClaim:
+    return entry_of(of, given.prepared_devices, "boot")
 
 
-def holdings_of(held: Mapping[str, str]) -> Holdings:
+def prepared_claims_of(held: Mapping[str, str]) -> PreparedClaims:
     """Claims that hold CPUs, by UID, whatever device they came from."""
-    return Holdings(
-        Entry(
+    return PreparedClaims(
+        PreparedClaim(
             uid=uid,
             namespace="default",
             name=f"claim-{uid}",
-            grants=(
-                Grant(
+            prepared_devices=(
+                PreparedDevice(
                     request="cpus",
                     pool=NODE,
                     device="somewhere",
@@ -89,7 +91,7 @@ def holdings_of(held: Mapping[str, str]) -> Holdings:
     )
 
 
-def container(*entries: Entry, request: str | None = None, name: str = "main") -> Container:
+def container(*entries: PreparedClaim, request: str | None = None, name: str = "main") -> Container:
     """A container that uses these claims, or only one request of them."""
     return Container(
         id=f"id-{name}",
@@ -102,21 +104,21 @@ def container(*entries: Entry, request: str | None = None, name: str = "main") -
 
 
 class Node:
-    """A driver and a ledger in memory, with the kit's own guard between them."""
+    """A driver and a checkpoint in memory, with the kit's own guard between them."""
 
     def __init__(self, driver: CpuDriver) -> None:
         self.driver = driver
         self.offer = driver.offer().named(NODE)
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, PreparedClaim] = {}
 
     @property
-    def holdings(self) -> Holdings:
-        return Holdings(self.entries.values())
+    def prepared_claims(self) -> PreparedClaims:
+        return PreparedClaims(self.entries.values())
 
-    def prepare(self, wanted: Claim) -> Entry:
-        """Assign and write down; raises Refused, or Conflict if the driver's answer is wrong."""
-        new = entry(wanted, self.driver.assign(wanted, self.holdings))
-        check_conflicts(new, self.holdings, self.offer)
+    def prepare(self, wanted: Claim) -> PreparedClaim:
+        """Assign and write down; raises RejectedError, or Conflict if the driver's answer is wrong."""
+        new = entry(wanted, self.driver.assign(wanted, self.prepared_claims))
+        check_conflicts(new, self.prepared_claims, self.offer)
         self.entries[new.uid] = new
         return new
 

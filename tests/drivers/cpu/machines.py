@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from drakit.core.cpuset import CpuSet
 from drakit.machine.model import Machine
-from drakit.machine.synthetic import CoreSpec, Numbering, Surroundings, assemble
+from drakit.testing.synthetic import CoreSpec, Numbering, Surroundings, assemble
 
 CHIPLETS = "caches inside nodes inside sockets"
 SUB_NUMA = "nodes inside caches inside sockets"

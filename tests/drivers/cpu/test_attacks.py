@@ -14,7 +14,7 @@ import pytest
 
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import AllocationResult
-from drakit.drivers.cpu.node import KIND as CPU
+from drakit.drivers.models.cpus import KIND as CPU
 from drakit.testing.kubelet import PrepareError
 from drakit.testing.node import SimulatedNode
 from drakit.testing.releases import (
@@ -28,8 +28,7 @@ from drakit.testing.releases import (
 from drakit.testing.runtime import RuntimeFailure
 from drakit.wire.kubelet import ClaimError, ClaimRef
 from drakit.wire.nri.values import Resources
-
-from .test_defects import MACHINE, eventually, reconnect, serving, world
+from tests.drivers.cpu.test_defects import MACHINE, eventually, reconnect, serving, world
 
 KIND = "dra.k8s.io/cpu"
 ALL = MACHINE.online
@@ -67,7 +66,7 @@ async def test_one_variable_and_a_restart_take_no_cpu_away(release: Release) -> 
         limits = Resources(cpus=str(ALL))
         await node.runtime.run(evil.id, "main", env=[forged], resources=limits)
         async with serving(node, **individual) as host:
-            assert host.ledger.holdings.exclusive(CPU) == CpuSet()
+            assert host.checkpoint.prepared_claims.exclusive(CPU) == CpuSet()
             assert (await node.run_pod("innocent")).containers["main"].cpus == str(ALL)
             node.allocate("c", [cpu(2)], consumers=["p"])
             assert (await node.run_pod("p", {"main": ["c"]})).containers["main"].cpus == "2"
@@ -81,7 +80,7 @@ async def test_a_damaged_record_is_not_given_back_while_its_container_runs(
         async with serving(node, **individual) as host:
             claim = node.allocate("a", [cpu(2)], consumers=["pa"])
             running = await node.run_pod("pa", {"main": ["a"]})
-            path = host.ledger.path(claim.metadata.uid)
+            path = host.checkpoint.path(claim.metadata.uid)
         with open(path, "r+b") as file:
             file.seek(200)
             file.write(b"~")
@@ -103,15 +102,17 @@ async def test_a_lost_record_is_held_until_its_last_container_ended(release: Rel
         async with serving(node, **individual) as host:
             claim = node.allocate("a", [cpu(2)], consumers=["pa"])
             running = await node.run_pod("pa", {"main": ["a"]})
-            path = host.ledger.path(claim.metadata.uid)
+            path = host.checkpoint.path(claim.metadata.uid)
         os.unlink(path)
         async with serving(node, **individual) as host:
-            assert host.ledger.holdings.exclusive(CPU) == CpuSet([2])
+            assert host.checkpoint.prepared_claims.exclusive(CPU) == CpuSet([2])
             assert running.containers["main"].cpus == "2"
             await reconnect(node)
-            assert host.ledger.holdings.exclusive(CPU) == CpuSet([2])
+            assert host.checkpoint.prepared_claims.exclusive(CPU) == CpuSet([2])
             await node.runtime.remove_pod(running.sandbox_id)
-            assert host.ledger.holdings.exclusive(CPU) == CpuSet(), "without any unprepare"
+            assert host.checkpoint.prepared_claims.exclusive(CPU) == CpuSet(), (
+                "without any unprepare"
+            )
 
 
 async def test_containers_of_the_go_driver_keep_their_cpus_through_the_swap() -> None:
@@ -126,7 +127,7 @@ async def test_containers_of_the_go_driver_keep_their_cpus_through_the_swap() ->
         )
         await node.runtime.start(container.id)
         async with serving(node, **individual) as host:
-            assert host.ledger.holdings.exclusive(CPU) == CpuSet([0, 8])
+            assert host.checkpoint.prepared_claims.exclusive(CPU) == CpuSet([0, 8])
             assert container.cpus == "0,8"
             node.allocate("b", [cpu(0)], consumers=["pb"])
             with pytest.raises(PrepareError, match="held by claim"):
@@ -159,7 +160,7 @@ async def test_updates_of_an_answer_that_came_too_late_are_sent_again() -> None:
             other = (await node.run_pod("other")).containers["main"]
             node.allocate("b", [cpu(2)], consumers=["pb"])
             await host.preparer.prepare(ref(node, "b"))
-            refresh, blocked = host.ledger.refresh, []
+            refresh, blocked = host.checkpoint.refresh, []
 
             def slow() -> bool:  # a slow disk, once
                 if not blocked:
@@ -167,7 +168,7 @@ async def test_updates_of_an_answer_that_came_too_late_are_sent_again() -> None:
                     time.sleep(1.8)
                 return refresh()
 
-            host.ledger.refresh = slow  # type: ignore[method-assign]
+            host.checkpoint.refresh = slow  # type: ignore[method-assign]
             await node.runtime.stop(other.id)
             assert blocked
             pinned = await node.run_pod("pb", {"main": ["b"]})

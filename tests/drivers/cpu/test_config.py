@@ -12,8 +12,8 @@ import pytest
 
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.cpu.config import CpuConfig
-from drakit.kit import configuration
-from drakit.kit.configuration import ConfigurationError
+from drakit.kit.config import settings as configuration
+from drakit.kit.config.settings import ConfigurationError
 
 
 def _load(*arguments: str, **environ: str) -> CpuConfig:
@@ -80,7 +80,7 @@ def test_a_misspelt_flag_value_is_named():
         _load("--cpu-device-mode", "indivdual")
 
 
-def test_the_schema_knows_every_key_and_refuses_others():
+def test_the_schema_knows_every_key_and_rejects_others():
     schema = configuration.schema(CpuConfig)
     assert schema["additionalProperties"] is False
     keys = {field.encode_name for field in msgspec.structs.fields(CpuConfig)}

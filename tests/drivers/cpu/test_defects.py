@@ -22,16 +22,16 @@ from drakit.core.cpuset import CpuSet
 from drakit.core.objects import AllocationResult, ResourceClaim
 from drakit.core.quantity import Quantity
 from drakit.drivers.cpu.config import CpuConfig
-from drakit.drivers.cpu.model import cpu_driver
+from drakit.drivers.cpu.driver import cpu_driver
 from drakit.drivers.cpu.program import PROGRAM
-from drakit.kit import configuration
+from drakit.kit.config import settings as configuration
 from drakit.kit.host import Host
-from drakit.machine.synthetic import build
 from drakit.testing.kubelet import Pod, PodClaim, PrepareError, UnprepareError, Use
 from drakit.testing.node import SimulatedNode
 from drakit.testing.releases import CONTAINERD_1_7, CONTAINERD_2_4, Release
 from drakit.testing.runtime import FakeContainer, RuntimeFailure
 from drakit.testing.streams import serving_unix
+from drakit.testing.synthetic import build
 from drakit.wire.kube import Client
 
 MACHINE = build(sockets=2, cores=4, threads=2)  # nodes 0-3,8-11 and 4-7,12-15
@@ -99,15 +99,15 @@ async def eventually(look: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def synchronisations(node: SimulatedNode) -> int:
+def synchronizations(node: SimulatedNode) -> int:
     return sum(call.method == "Synchronize" and not call.error for call in node.runtime.calls)
 
 
 async def reconnect(node: SimulatedNode) -> None:
-    """The runtime cuts the connection; returns when the driver is synchronised anew."""
-    before = synchronisations(node)
+    """The runtime cuts the connection; returns when the driver is synchronized anew."""
+    before = synchronizations(node)
     node.runtime.disconnect_plugins()
-    await eventually(lambda: synchronisations(node) > before)
+    await eventually(lambda: synchronizations(node) > before)
 
 
 # -- claims and containers ---------------------------------------------------------------------
@@ -141,7 +141,7 @@ def devices_of(node: SimulatedNode, pod: str) -> Sequence[str]:
 
 
 def held(host: Host, claim: ResourceClaim) -> CpuSet:
-    entry = host.ledger.holdings.get(claim.metadata.uid)
+    entry = host.checkpoint.prepared_claims.get(claim.metadata.uid)
     assert entry is not None, f"{claim.metadata.name} is forgotten"
     return entry.exclusive("cpu")
 
@@ -199,7 +199,7 @@ async def test_w03_shared_containers_grow_back_when_a_claim_ends(release: Releas
             await eventually(lambda: cpus(shared) == MACHINE.online)
 
 
-async def test_w04_no_claim_is_taken_before_the_runtime_is_synchronised() -> None:
+async def test_w04_no_claim_is_taken_before_the_runtime_is_synchronized() -> None:
     """A driver registered before it knows the runtime's containers hands out CPUs that are in use."""
     async with world() as node:
         async with serving(node) as host:
@@ -230,7 +230,7 @@ async def test_w04_no_claim_is_taken_before_the_runtime_is_synchronised() -> Non
             await server.close()
             await node.runtime.up()
             await node.kubelet.registered(DRIVER, seconds=60.0)
-            assert synchronisations(node) >= 2
+            assert synchronizations(node) >= 2
             await node.kubelet.run_pod(pod_with("q", "other"))
             assert held(host, other).isdisjoint(given)
 
@@ -248,7 +248,7 @@ async def test_w05_bad_containers_leave_the_others_served(release: Release) -> N
                 for pod, claim in {"good": "good", "first": "twice", "lost": "lost"}.items()
             }
             given, shared_claim = held(host, good), held(host, twice)
-            record = host.ledger.path(lost.metadata.uid)
+            record = host.checkpoint.path(lost.metadata.uid)
         os.unlink(record)
         second = await start(node, "second", devices_of(node, "first"))
         plain = await start(node, "plain")
@@ -300,13 +300,13 @@ async def test_w08_ten_restarts_of_the_runtime_cost_nothing() -> None:
         pod = await node.run_pod("p", {"main": ["mine"]})
         given = held(host, mine)
         for _ in range(10):
-            before = synchronisations(node)
+            before = synchronizations(node)
             await node.runtime.restart()
-            await eventually(lambda seen=before: synchronisations(node) > seen)
-        for _ in range(10):  # also faster than anybody can synchronise
-            before = synchronisations(node)
+            await eventually(lambda seen=before: synchronizations(node) > seen)
+        for _ in range(10):  # also faster than anybody can synchronize
+            before = synchronizations(node)
             await node.runtime.restart()
-        await eventually(lambda: synchronisations(node) > before)
+        await eventually(lambda: synchronizations(node) > before)
         await ready(host)
         assert cpus(pod.containers["main"]) == given
         other = node.allocate("other", [share(0, 2)], consumers=["q"])
@@ -321,15 +321,15 @@ async def until_answered(call: Callable[[], Awaitable[object]]) -> None:
     while True:
         try:
             await call()
-        except (PrepareError, UnprepareError) as problem:
-            assert "the kubelet tries again" in str(problem)
+        except (PrepareError, UnprepareError) as error:
+            assert "the kubelet tries again" in str(error)
             await asyncio.sleep(0.01)
         else:
             return
 
 
-async def test_w09_prepares_while_the_runtime_synchronises_lose_nothing() -> None:
-    """A state that synchronising replaces while claims are being prepared loses those claims."""
+async def test_w09_prepares_while_the_runtime_synchronizes_lose_nothing() -> None:
+    """A state that synchronizing replaces while claims are being prepared loses those claims."""
     async with world() as node, serving(node) as host:
         steady = node.allocate("steady", [share(0, 2)], consumers=["steady"])
         pod = await node.run_pod("steady", {"main": ["steady"]})
@@ -345,7 +345,7 @@ async def test_w09_prepares_while_the_runtime_synchronises_lose_nothing() -> Non
                 if enough.is_set():
                     return
                 await until_answered(lambda: node.kubelet.stop_pod(mine.uid))
-                assert host.ledger.holdings.get(claims[number].metadata.uid) is None
+                assert host.checkpoint.prepared_claims.get(claims[number].metadata.uid) is None
 
         async with asyncio.timeout(2 * PATIENCE), asyncio.TaskGroup() as group:
             for number in range(4):
@@ -409,7 +409,7 @@ async def test_w12_variables_of_anothers_claim_give_nothing(release: Release) ->
         marker = f"DRA_CLAIM_{uid}_cpus=dra.k8s.io/cpu"
         forger = await start(node, "forger", env=told)
         assert cpus(forger) == MACHINE.online - given
-        if release is CONTAINERD_1_7:  # the marker is all it tells of claims: it must be refused
+        if release is CONTAINERD_1_7:  # the marker is all it tells of claims: it must be rejected
             with pytest.raises(RuntimeFailure, match="not reserved for its pod default/marked"):
                 await start(node, "marked", env=[*told, marker])
         else:

@@ -11,10 +11,10 @@ import yaml
 
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.cpu.config import CpuConfig
-from drakit.drivers.cpu.individual import IndividualCpus
 from drakit.drivers.cpu.program import Discovery, main
-from drakit.machine.synthetic import build
-from drakit.machine.tree import write_tree
+from drakit.drivers.models.individual import IndividualCpus
+from drakit.testing.synthetic import build
+from drakit.testing.sysfs_writer import write_tree
 
 
 @pytest.fixture(name="root")

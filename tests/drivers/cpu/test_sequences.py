@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drakit.core.cpuset import CpuSet
-from drakit.kit.driver import Claim, Refused
-from drakit.kit.limits import check_offer
+from drakit.kit.driver import Claim, RejectedError
+from drakit.kit.slices.limits import check_offer
 from drakit.machine.model import Machine
-
-from .claims import NODE, Node, amount, claim, container, driver, single, wishes
-from .machines import CROSSED, NESTED, large_machines, machines, subset
+from tests.drivers.cpu.claims import NODE, Node, amount, claim, container, driver, single, wishes
+from tests.drivers.cpu.machines import CROSSED, NESTED, large_machines, machines, subset
 
 WISHES: list[dict[str, Any]] = [
     {},
@@ -28,19 +27,19 @@ WISHES: list[dict[str, Any]] = [
 
 def _grouped_claim(node: Node, rng: random.Random, uid: str) -> Claim:
     devices = [device.name for device in node.offer.pools[0].devices]
-    allotments = []
+    allocated_devices = []
     for number in range(rng.randint(1, 2)):
         config = wishes(**rng.choice(WISHES))
         count = rng.randint(1, 6)
         if rng.random() < 0.1:
             cpus = CpuSet(rng.sample(list(node.driver.node.machine.present), 1))
             config, count = wishes(cpuset=str(cpus)), 1
-        allotments.append(
+        allocated_devices.append(
             amount(
                 rng.choice(devices), count, config, request=f"r{number}", share_id=f"{uid}{number}"
             )
         )
-    return claim(*allotments, uid=uid)
+    return claim(*allocated_devices, uid=uid)
 
 
 def _individual_claim(node: Node, rng: random.Random, uid: str) -> Claim:
@@ -51,23 +50,23 @@ def _individual_claim(node: Node, rng: random.Random, uid: str) -> Claim:
 
 def _check(node: Node) -> None:
     """The promises, from the point of view of containers."""
-    cpus, holdings = node.driver.node, node.holdings
-    pool = node.driver.enforce(container(), holdings).cpus
+    cpus, prepared_claims = node.driver.node, node.prepared_claims
+    pool = node.driver.enforce(container(), prepared_claims).cpus
     assert pool is not None
     assert len(pool) >= cpus.config.min_shared_cpus
     seen = pool
     for entry in node.entries.values():
-        shape = node.driver.enforce(container(entry), holdings)
-        assert shape.cpus is not None
-        assert shape.cpus.isdisjoint(seen)
-        assert shape.cpus.isdisjoint(cpus.reserved)
-        assert shape.mems == cpus.machine.nodes_of(shape.cpus)
-        seen |= shape.cpus
+        desired = node.driver.enforce(container(entry), prepared_claims)
+        assert desired.cpus is not None
+        assert desired.cpus.isdisjoint(seen)
+        assert desired.cpus.isdisjoint(cpus.reserved)
+        assert desired.mems == cpus.machine.nodes_of(desired.cpus)
+        seen |= desired.cpus
         parts = [
-            node.driver.enforce(container(entry, request=request), holdings).cpus
-            for request in {grant.request for grant in entry.grants}
+            node.driver.enforce(container(entry, request=request), prepared_claims).cpus
+            for request in {prepared.request for prepared in entry.prepared_devices}
         ]
-        assert sum(len(part or ()) for part in parts) == len(shape.cpus)
+        assert sum(len(part or ()) for part in parts) == len(desired.cpus)
     assert seen == cpus.allocatable
 
 
@@ -79,7 +78,7 @@ def _walk(node: Node, rng: random.Random, make: Any, steps: int) -> None:
         else:
             try:
                 node.prepare(make(node, rng, f"uid-{step}"))
-            except Refused as no:
+            except RejectedError as no:
                 # The kit's guard must find nothing: the driver itself knows better.
                 assert no.reason != "conflict" or "held by claim" in str(no)
         _check(node)
@@ -153,7 +152,7 @@ def test_equal_questions_get_equal_answers(machine: Machine, seed: int):
         answers = []
         for node in (first, second):
             try:
-                answers.append(node.prepare(wanted).grants)
-            except Refused as no:
+                answers.append(node.prepare(wanted).prepared_devices)
+            except RejectedError as no:
                 answers.append(str(no))
         assert answers[0] == answers[1]

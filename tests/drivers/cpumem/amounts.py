@@ -9,10 +9,18 @@ from drakit.core.cpuset import CpuSet
 from drakit.core.quantity import Quantity
 from drakit.drivers.cpumem.driver import CpuMem, cpumem_driver
 from drakit.drivers.cpumem.settings import CpuMemConfig
-from drakit.kit.driver import Allotment, Claim, Container, Entry, Holdings, Shape, Use
-from drakit.kit.ledger import check_conflicts, entry_of
+from drakit.kit.claims.checkpoint import check_conflicts, entry_of
+from drakit.kit.driver import (
+    AllocatedDevice,
+    Claim,
+    Container,
+    DesiredResources,
+    PreparedClaim,
+    PreparedClaims,
+    Use,
+)
 from drakit.machine.model import HugepagePool, Machine
-from drakit.machine.synthetic import build
+from drakit.testing.synthetic import build
 
 NODE = "worker"
 MI, GI = 1 << 20, 1 << 30
@@ -41,10 +49,10 @@ def driver(machine: Machine = SERVER, **settings: Any) -> CpuMem:
 
 def share(
     device: str, request: str = "r", /, share_id: str = "", **amounts: int | str
-) -> Allotment:
+) -> AllocatedDevice:
     """A share of a device; amounts by the last part of their keys."""
     consumed = {f"dra.cpumem/{key}": Quantity(value) for key, value in amounts.items()}
-    return Allotment(
+    return AllocatedDevice(
         request=request,
         pool=NODE,
         device=device,
@@ -53,12 +61,14 @@ def share(
     )
 
 
-def claim(*allotments: Allotment, uid: str = "uid-1") -> Claim:
-    return Claim(uid=uid, namespace="default", name=f"claim-{uid}", allotments=allotments)
+def claim(*allocated_devices: AllocatedDevice, uid: str = "uid-1") -> Claim:
+    return Claim(
+        uid=uid, namespace="default", name=f"claim-{uid}", allocated_devices=allocated_devices
+    )
 
 
 def container(
-    *entries: Entry,
+    *entries: PreparedClaim,
     request: str | None = None,
     pod: str = "pod",
     owner: str = "pod",
@@ -81,27 +91,29 @@ def container(
 
 
 class Node:
-    """A driver and a ledger in memory, with the kit's own guard between them."""
+    """A driver and a checkpoint in memory, with the kit's own guard between them."""
 
     def __init__(self, one: CpuMem) -> None:
         self.driver = one
         self.offer = one.offer().named(NODE)
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, PreparedClaim] = {}
 
     @property
-    def holdings(self) -> Holdings:
-        return Holdings(self.entries.values())
+    def prepared_claims(self) -> PreparedClaims:
+        return PreparedClaims(self.entries.values())
 
-    def prepare(self, *allotments: Allotment, uid: str = "uid-1") -> Entry:
-        """Assign and write down; raises Refused, or Conflict if the driver's answer is wrong."""
-        wanted = claim(*allotments, uid=uid)
-        new = entry_of(wanted, self.driver.assign(wanted, self.holdings).grants, "boot")
-        check_conflicts(new, self.holdings, self.offer)
+    def prepare(self, *allocated_devices: AllocatedDevice, uid: str = "uid-1") -> PreparedClaim:
+        """Assign and write down; raises RejectedError, or Conflict if the driver's answer is wrong."""
+        wanted = claim(*allocated_devices, uid=uid)
+        new = entry_of(
+            wanted, self.driver.assign(wanted, self.prepared_claims).prepared_devices, "boot"
+        )
+        check_conflicts(new, self.prepared_claims, self.offer)
         self.entries[uid] = new
         return new
 
-    def shape(self, which: Container | None = None) -> Shape:
-        return self.driver.enforce(which or container(), self.holdings)
+    def desired(self, which: Container | None = None) -> DesiredResources:
+        return self.driver.enforce(which or container(), self.prepared_claims)
 
 
 def capacities(one: CpuMem) -> dict[str, dict[str, str]]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from drakit.machine.model import HugepagePool, Machine
-from drakit.machine.synthetic import CoreSpec, NodeSpec, assemble
-
-from .amounts import GI, MI
+from drakit.testing.synthetic import CoreSpec, NodeSpec, assemble
+from tests.drivers.cpumem.amounts import GI, MI
 
 SIZES = (64 << 10, 2 * MI, 32 * MI, GI)
 

@@ -9,7 +9,7 @@ import yaml
 
 from drakit.core.objects import to_builtins
 from drakit.drivers.cpumem.classes import combined_classes, split_classes
-from drakit.kit.options import HostOptions
+from drakit.kit.config.options import HostOptions
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from drakit.drivers.cpumem.kinds import CPU, MEMORY
-from drakit.kit.limits import check_offer
+from drakit.kit.slices.limits import check_offer
 from drakit.machine.discover import discover
-
-from .amounts import NODE, capacities, driver
+from tests.drivers.cpumem.amounts import NODE, capacities, driver
 
 DUMPS = Path(os.environ.get("DRAKIT_SYSFS_DUMPS") or Path(__file__).parents[4] / "shared" / "sysfs")
 ARCHIVES = sorted(DUMPS.glob("*.tar.bz2")) if DUMPS.is_dir() else []

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from drakit.drivers.cpumem.gauges import gauges
-from drakit.kit.driver import Holdings
+from drakit.kit.driver import PreparedClaims
 from tests.drivers.cpu import claims as cpu_claims
-
-from .amounts import GI, MI, SERVER, Node, driver, share
+from tests.drivers.cpumem.amounts import GI, MI, SERVER, Node, driver, share
 
 
 def told(node: Node, name: str) -> dict[tuple[str, str], float]:
     """By NUMA node and kind."""
     return {
         (dict(gauge.labels)["numa_node"], dict(gauge.labels)["kind"]): gauge.value
-        for gauge in gauges(node.driver, node.holdings)
+        for gauge in gauges(node.driver, node.prepared_claims)
         if gauge.name == name
     }
 
@@ -33,16 +32,16 @@ def test_capacity_and_claims_by_node_and_kind():
 
 
 def test_cpus_by_state_are_told_as_the_cpu_driver_does():
-    names = {gauge.name for gauge in gauges(driver(), Holdings())}
+    names = {gauge.name for gauge in gauges(driver(), PreparedClaims())}
     assert names == {
         "capacity",
         "claimed",
         "cpus",
         *(f"{w}_cpus" for w in ("allocated", "available", "reserved")),
     }
-    without = {gauge.name for gauge in gauges(driver(manage_cpus=False), Holdings())}
+    without = {gauge.name for gauge in gauges(driver(manage_cpus=False), PreparedClaims())}
     assert without == {"capacity", "claimed"}
 
 
 def test_other_drivers_have_none_of_these():
-    assert list(gauges(cpu_claims.driver(SERVER), Holdings())) == []
+    assert list(gauges(cpu_claims.driver(SERVER), PreparedClaims())) == []

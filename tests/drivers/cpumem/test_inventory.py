@@ -12,10 +12,9 @@ from drakit.drivers.cpumem.inventory import Inventory
 from drakit.drivers.cpumem.kinds import CPU, MEMORY, hugepages
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.machine.discover import discover
-from drakit.machine.synthetic import CoreSpec, NodeSpec, Surroundings, assemble, build
-from drakit.machine.tree import write_tree
-
-from .amounts import GI, MI, SERVER, capacities, driver, pool
+from drakit.testing.synthetic import CoreSpec, NodeSpec, Surroundings, assemble, build
+from drakit.testing.sysfs_writer import write_tree
+from tests.drivers.cpumem.amounts import GI, MI, SERVER, capacities, driver, pool
 
 
 def nodes(*numbers: int) -> Inventory:

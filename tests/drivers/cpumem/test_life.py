@@ -19,17 +19,16 @@ from drakit.core.quantity import Quantity
 from drakit.drivers.cpu.program import PROGRAM as CPU_PROGRAM
 from drakit.drivers.cpumem.discovery import Discovery
 from drakit.drivers.cpumem.program import PROGRAM
-from drakit.kit import configuration
+from drakit.kit.claims.exclusion import serving_without
+from drakit.kit.config import settings as configuration
 from drakit.kit.host import Host
 from drakit.kit.program import Program, _act, _parser
-from drakit.kit.rivals import serving_without
-from drakit.machine.synthetic import build
-from drakit.machine.tree import write_tree
 from drakit.testing.kubelet import PrepareError
 from drakit.testing.node import SimulatedNode
+from drakit.testing.synthetic import build
+from drakit.testing.sysfs_writer import write_tree
 from drakit.wire.nri.values import Resources
-
-from .amounts import GI, MI, pool
+from tests.drivers.cpumem.amounts import GI, MI, pool
 
 DRIVER = "dra.cpumem"
 PATIENCE = 120.0
@@ -67,8 +66,10 @@ async def serving(node: SimulatedNode, *flags: str) -> AsyncIterator[Host]:
     """The driver with everything its command would give it, in this process."""
     config = config_of(node, PROGRAM, *flags).config
     discover = Discovery()
-    steward = discover.steward(config, node.name)
-    host = node.host(lambda: discover(config, node.name), config, PROGRAM.gauges, steward=steward)
+    reconciler = discover.reconciler(config, node.name)
+    host = node.host(
+        lambda: discover(config, node.name), config, PROGRAM.gauges, reconciler=reconciler
+    )
     task = asyncio.create_task(host.run())
     try:
         await eventually(lambda: task.done() or set(host.conditions().values()) == {None})
@@ -128,7 +129,7 @@ async def test_a_claim_s_whole_life():
         text = host.metrics.exposition().decode()
         assert 'dra_cpumem_claimed{kind="memory",numa_node="1"}' in text
         await node.delete_pod(running)
-        assert len(host.ledger.holdings) == 0
+        assert len(host.checkpoint.prepared_claims) == 0
         await eventually(lambda: CpuSet.parse(other.cpus) == MACHINE.online)
 
 
@@ -157,12 +158,12 @@ async def test_vector_7_a_restart_finds_its_claims_and_says_the_same():
         async with serving(node) as host:
             assert [device for pool in host.offer.pools for device in pool.devices] == devices
             assert [each["spec"] for each in node.api.objects("resourceslices")] == before
-            assert host.ledger.holdings.amount("numa0/memory") == GI
+            assert host.checkpoint.prepared_claims.amount("numa0/memory") == GI
             assert running.containers["main"].resources.mems == "0"
             await node.delete_pod(running)
 
 
-async def test_vector_11_a_claim_for_nothing_is_refused_by_prepare():
+async def test_vector_11_a_claim_for_nothing_is_rejected_by_prepare():
     async with world() as node, serving(node):
         node.allocate("nothing", [result("numa0", cpu="0", memory="0")], consumers=["pod"])
         with pytest.raises(PrepareError, match=r"asks for nothing .* dra\.cpumem/hugepages1Gi"):

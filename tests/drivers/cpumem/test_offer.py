@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from drakit.core.objects import to_builtins
 from drakit.drivers.cpumem.driver import cpumem_driver
 from drakit.drivers.cpumem.settings import CpuMemConfig
-from drakit.kit.limits import check_offer
+from drakit.kit.slices.limits import check_offer
 from drakit.machine.model import Machine
-from drakit.machine.synthetic import build, power_server
+from drakit.testing.synthetic import build, power_server
 from tests.drivers.cpu.machines import CROSSED, NESTED, machines
-
-from .amounts import GI, NODE, SERVER, capacities, driver, pool
+from tests.drivers.cpumem.amounts import GI, NODE, SERVER, capacities, driver, pool
 
 GROUPINGS = ("numanode", "socket", "machine")
 LAYOUTS = ("combined", "split")

@@ -7,20 +7,21 @@ from pathlib import Path
 import pytest
 
 from drakit.drivers.cpumem.others import held_by_others
-from drakit.kit.driver import Entry, Grant
+from drakit.kit.driver import PreparedClaim, PreparedDevice
 from drakit.machine.model import Machine
-from drakit.machine.synthetic import build
-
-from .amounts import MI, pool
+from drakit.testing.synthetic import build
+from tests.drivers.cpumem.amounts import MI, pool
 
 POD = "0a1b-2c"
 
 
-def entry(pages: int = 10, consumers: tuple[str, ...] = (POD,), uid: str = "u") -> Entry:
-    grant = Grant(
+def entry(pages: int = 10, consumers: tuple[str, ...] = (POD,), uid: str = "u") -> PreparedClaim:
+    prepared = PreparedDevice(
         request="r", pool="n", device="numa0", amounts={"numa0/hugepages2Mi": pages * 2 * MI}
     )
-    return Entry(uid=uid, namespace="ns", name="claim", grants=(grant,), consumers=consumers)
+    return PreparedClaim(
+        uid=uid, namespace="ns", name="claim", prepared_devices=(prepared,), consumers=consumers
+    )
 
 
 @pytest.fixture(name="machine")

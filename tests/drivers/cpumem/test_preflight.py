@@ -14,10 +14,10 @@ from drakit.drivers.cpumem.preflight import (
     pods_cgroup,
 )
 from drakit.drivers.cpumem.settings import CpuMemConfig
-from drakit.kit.selfcheck import Finding
+from drakit.kit.preflight import Finding
 from drakit.machine.model import HugepagePool
-from drakit.machine.synthetic import build
-from drakit.machine.tree import write_tree
+from drakit.testing.synthetic import build
+from drakit.testing.sysfs_writer import write_tree
 
 MI = 1 << 20
 

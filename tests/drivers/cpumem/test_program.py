@@ -15,11 +15,10 @@ from drakit.drivers.cpumem.hugepages.settings import PageCounts
 from drakit.drivers.cpumem.program import PROGRAM, main
 from drakit.drivers.cpumem.qos.planner import Knob
 from drakit.drivers.cpumem.settings import CpuMemConfig
-from drakit.kit.configuration import settings_of
-from drakit.machine.synthetic import build
-from drakit.machine.tree import write_tree
-
-from .amounts import MI, capacities, pool
+from drakit.kit.config.settings import settings_of
+from drakit.testing.synthetic import build
+from drakit.testing.sysfs_writer import write_tree
+from tests.drivers.cpumem.amounts import MI, capacities, pool
 
 
 @pytest.fixture(name="root")

@@ -16,30 +16,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drakit.cgroups.tree import CgroupTree, same_value
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.cpumem.driver import cpumem_driver
 from drakit.drivers.cpumem.qos.keeping import Keeper
 from drakit.drivers.cpumem.qos.planner import Policy
+from drakit.drivers.cpumem.qos.reconciler import QosReconciler
 from drakit.drivers.cpumem.qos.record import FileKey, Record
-from drakit.drivers.cpumem.qos.steward import QosSteward
 from drakit.drivers.cpumem.settings import CpuMemConfig
-from drakit.kit import names
-from drakit.kit.cgroups import CgroupTree, same_value
-from drakit.kit.driver import Driver, Entry, Grant, Holdings
-from drakit.kit.enforcement import Enforcer
-from drakit.kit.metrics import Metrics
-from drakit.kit.steward import PodView
-from drakit.kit.verification import files_of, find_drift, write_directly
+from drakit.kit.claims import cdi_names as names
+from drakit.kit.driver import Driver, PreparedClaim, PreparedClaims, PreparedDevice
+from drakit.kit.reconciler import PodView
+from drakit.kit.runtime.drift import files_of, find_drift, write_directly
+from drakit.kit.runtime.enforcer import Enforcer
+from drakit.kit.telemetry.metrics import Metrics
 from drakit.machine.model import CgroupMode, Cgroups
-from drakit.machine.synthetic import build
-from drakit.machine.tree import write_tree
 from drakit.testing.node import SimulatedNode
 from drakit.testing.releases import CONTAINERD_2_0, CONTAINERD_2_4, Release
+from drakit.testing.synthetic import build
+from drakit.testing.sysfs_writer import write_tree
 from drakit.wire.nri.values import Container, Pod, Resources, State
+from tests.drivers.cpumem.amounts import GI, MI, pool
 from tests.drivers.cpumem.qos.cgrouptree import Tree
 from tests.drivers.cpumem.test_life import MACHINE, eventually, result, serving
-
-from .amounts import GI, MI, pool
 
 ALL: Final = frozenset({"cpuset", "cpu", "memory", "hugetlb"})
 HIERARCHIES: Final = {
@@ -88,16 +87,18 @@ class Node:
             policy=Policy(throttling_factor=0.9, hugetlb_charged=cgroups.memory_hugetlb_accounting),
         )
         amounts = {"numa1/memory": GI, "numa1/hugepages2Mi": 64 * MI, "numa1/hugepages1Gi": GI}
-        grant = Grant(
+        prepared = PreparedDevice(
             request="r",
             pool="n",
             device="numa1",
             exclusive={"cpu": CpuSet([8, 9]), "memory-node": CpuSet([1])},
             amounts=amounts,
         )
-        entry = Entry(uid="u", namespace="ns", name="c", grants=(grant,), consumers=("p",))
-        holdings = Holdings([entry])
-        self.enforcer = Enforcer(lambda: driver, lambda: holdings)
+        entry = PreparedClaim(
+            uid="u", namespace="ns", name="c", prepared_devices=(prepared,), consumers=("p",)
+        )
+        prepared_claims = PreparedClaims([entry])
+        self.enforcer = Enforcer(lambda: driver, lambda: prepared_claims)
         device = names.qualified_name(driver.cdi_kind, names.parts_of(entry)[0])
         self.enforcer.synchronize(
             [Pod(id="s", uid="p", name="p", namespace="ns", cgroup_parent=POD)],
@@ -117,8 +118,8 @@ class Node:
         if unified:
             root.mkdir(exist_ok=True)
             (root / "cgroup.controllers").write_text(" ".join(sorted(ALL)))
-        shape = self.enforcer.shape_of(self.enforcer.containers["c"])
-        self.files = {f: str(value) for f, value in files_of(shape, unified=unified).items()}
+        desired = self.enforcer.desired_of(self.enforcer.containers["c"])
+        self.files = {f: str(value) for f, value in files_of(desired, unified=unified).items()}
         self.root, self.unified = root, unified
         for file, value in self.files.items():
             self.set(file, value)
@@ -235,14 +236,14 @@ PLACES: Final = {
 
 
 class _Pods:
-    """A pod of each QoS class with a claim, and the steward that keeps their cgroups."""
+    """A pod of each QoS class with a claim, and the reconciler that keeps their cgroups."""
 
     def __init__(self, root: Path) -> None:
         self.tree = Tree(str(root / "cgroup"))
         self.record = Record(str(root / "qos.json"), "boot")
         self.now = 1000.0
         keeper = Keeper(self.tree.root, self.record, clock=lambda: self.now)
-        self.steward = QosSteward(
+        self.reconciler = QosReconciler(
             self.tree.root, keeper, lambda _: Policy(), clock=lambda: self.now
         )
         self.pods, entries = [], []
@@ -250,16 +251,22 @@ class _Pods:
             self.tree.make(path)
             self.pods.append(PodView(uid, uid, "ns", f"/{path}"))
             amounts = {"numa0/memory": (number + 1) * GI, "numa0/hugepages2Mi": 64 * MI}
-            grant = Grant(request="r", pool="n", device="numa0", amounts=amounts)
+            prepared = PreparedDevice(request="r", pool="n", device="numa0", amounts=amounts)
             entries.append(
-                Entry(uid=uid, namespace="ns", name=uid, grants=(grant,), consumers=(uid,))
+                PreparedClaim(
+                    uid=uid,
+                    namespace="ns",
+                    name=uid,
+                    prepared_devices=(prepared,),
+                    consumers=(uid,),
+                )
             )
         self.tree.set("kubelet/kubepods", "hugetlb.2MB.max", str(2 * MI))
         self.tree.set("kubelet/kubepods", "hugetlb.2MB.rsvd.max", str(2 * MI))
-        self.holdings = Holdings(entries)
+        self.prepared_claims = PreparedClaims(entries)
 
     async def settle(self) -> None:
-        await self.steward.settle(_DRIVER, self.pods, self.holdings)
+        await self.reconciler.settle(_DRIVER, self.pods, self.prepared_claims)
 
 
 class _Named:
@@ -335,8 +342,8 @@ async def test_the_host_repairs_every_file_of_pod_and_container(release: Release
         known = host.runtime.enforcer.containers[main.id]
         await eventually(lambda: known.ran)
         tree.set(path, "cpu.max", "max 100000")
-        shape = host.runtime.enforcer.shape_of(known)
-        right = {(path, f): str(v) for f, v in files_of(shape, unified=True).items()}
+        desired = host.runtime.enforcer.desired_of(known)
+        right = {(path, f): str(v) for f, v in files_of(desired, unified=True).items()}
         assert {file for _, file in right} == {
             "cpuset.cpus",
             "cpuset.mems",
@@ -352,6 +359,6 @@ async def test_the_host_repairs_every_file_of_pod_and_container(release: Release
             foreign = "0" if file.startswith("cpuset.") else "4096"
             tree.set(where, file, foreign)
             await host.verify()
-            assert host.tending is not None
-            await host.tending.now()
+            assert host.reconciler_runner is not None
+            await host.reconciler_runner.now()
             assert same_value(file, tree.get(where, file), meant), (where, file)

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from drakit.drivers.cpumem.kinds import MEMORY, hugepages
 from drakit.drivers.cpumem.reservation import Reservation
-from drakit.machine.synthetic import NodeSpec, assemble, build, grid
-
-from .amounts import GI, MI, SERVER, pool
+from drakit.testing.synthetic import NodeSpec, assemble, build, grid
+from tests.drivers.cpumem.amounts import GI, MI, SERVER, pool
 
 SMALL = hugepages(2 * MI)
 

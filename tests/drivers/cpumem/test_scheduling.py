@@ -11,12 +11,11 @@ from drakit.core.objects import ResourceClaim, from_builtins, to_builtins
 from drakit.core.pods import Node, Pod
 from drakit.drivers.cpumem.classes import PAGE_SIZES, combined_classes, split_classes
 from drakit.drivers.cpumem.driver import CpuMem
-from drakit.kit.limits import _SUBDOMAIN
-from drakit.kit.preview import preview_slices
-from drakit.scheduler.cel.selector import refusal
+from drakit.kit.slices.limits import _SUBDOMAIN
+from drakit.kit.slices.preview import preview_slices
+from drakit.scheduler.cel.selector import rejection
 from drakit.scheduler.placement import Cluster, Placement, place
-
-from .amounts import NODE, driver
+from tests.drivers.cpumem.amounts import NODE, driver
 
 NUMA = "resource.kubernetes.io/numaNode"
 
@@ -166,4 +165,4 @@ def test_classes_are_valid_objects():
         assert (document["apiVersion"], document["kind"]) == ("resource.k8s.io/v1", "DeviceClass")
         for selector in each.spec.selectors:
             assert selector.cel is not None
-            assert refusal(selector.cel.expression) is None
+            assert rejection(selector.cel.expression) is None

@@ -12,17 +12,16 @@ from drakit.core.cpuset import EMPTY, CpuSet
 from drakit.drivers.cpumem.driver import cpumem_driver
 from drakit.drivers.cpumem.kinds import CPU, amount_key, kernel_name
 from drakit.drivers.cpumem.settings import CpuMemConfig
-from drakit.kit.driver import Allotment, Refused
+from drakit.kit.driver import AllocatedDevice, RejectedError
 from drakit.machine.model import Machine
 from tests.drivers.cpu.machines import CROSSED, NESTED, machines
+from tests.drivers.cpumem.amounts import MI, Node, container, share
+from tests.drivers.cpumem.servers import servers
 
-from .amounts import MI, Node, container, share
-from .servers import servers
 
-
-def some_claim(node: Node, rng: random.Random, uid: str) -> list[Allotment]:
+def some_claim(node: Node, rng: random.Random, uid: str) -> list[AllocatedDevice]:
     """One to three shares of any devices, of any amounts, sometimes too much."""
-    allotments = []
+    allocated_devices = []
     for number in range(rng.randint(1, 3)):
         place = rng.choice(node.driver.places)
         amounts: dict[str, int | str] = {}
@@ -33,27 +32,27 @@ def some_claim(node: Node, rng: random.Random, uid: str) -> list[Allotment]:
         if not any(amounts.values()):
             kind = next(iter(place.amounts))
             amounts[kind.name] = kind.step
-        allotments.append(share(place.device, f"r{number}", f"{uid}-{number}", **amounts))
-    return allotments
+        allocated_devices.append(share(place.device, f"r{number}", f"{uid}-{number}", **amounts))
+    return allocated_devices
 
 
 def check(node: Node) -> None:
-    """The promises, from the point of view of the ledger and of containers."""
+    """The promises, from the point of view of the checkpoint and of containers."""
     inventory = node.driver.inventory
     drawn: Counter[str] = Counter()
     seen = EMPTY
     for entry in node.entries.values():
         assert entry.exclusive("cpu").isdisjoint(seen)
         seen |= entry.exclusive("cpu")
-        for grant in entry.grants:
-            drawn.update(grant.amounts)
+        for prepared in entry.prepared_devices:
+            drawn.update(prepared.amounts)
     for stock in inventory.stocks:
         for kind, amount in stock.amounts.items():
             if kind != CPU:
                 assert drawn[amount_key(stock.node, kind)] <= amount
     assert set(drawn) <= set(inventory.limits)
     assert seen <= inventory.offered_cpus
-    pool = node.shape().cpus
+    pool = node.desired().cpus
     assert pool == inventory.cpus.allocatable - seen
     for uid in node.entries:
         check_container(node, uid, pool)
@@ -61,28 +60,28 @@ def check(node: Node) -> None:
 
 def check_container(node: Node, uid: str, pool: CpuSet) -> None:
     entry = node.entries[uid]
-    shape = node.shape(container(entry))
-    assert shape.cpus == (entry.exclusive("cpu") or pool)
+    desired = node.desired(container(entry))
+    assert desired.cpus == (entry.exclusive("cpu") or pool)
     sums: Counter[str] = Counter()
     nodes = set()
-    for grant in entry.grants:
-        for key, amount in grant.amounts.items():
+    for prepared in entry.prepared_devices:
+        for key, amount in prepared.amounts.items():
             where, _, kind = key.partition("/")
             nodes.add(int(where.removeprefix("numa")))
             sums[kind] += amount
     kinds = {kind.name: kind for stock in node.driver.inventory.stocks for kind in stock.amounts}
     pages = {kernel_name(kinds[name]): n for name, n in sums.items() if kinds[name].page_size}
-    assert shape.hugepage_limits == pages
+    assert desired.hugepage_limits == pages
     if nodes:
-        assert shape.mems is not None
-        assert CpuSet(nodes) <= shape.mems
-        assert sums["memory"] == 0 or shape.mems == CpuSet(nodes)
+        assert desired.mems is not None
+        assert CpuSet(nodes) <= desired.mems
+        assert sums["memory"] == 0 or desired.mems == CpuSet(nodes)
 
 
-def asked(allotments: list[Allotment]) -> Counter[str]:
+def asked(allocated_devices: list[AllocatedDevice]) -> Counter[str]:
     total: Counter[str] = Counter()
-    for allotment in allotments:
-        for key, quantity in allotment.consumed_capacity.items():
+    for allocated in allocated_devices:
+        for key, quantity in allocated.consumed_capacity.items():
             total[key.removeprefix("dra.cpumem/")] += quantity.ceil()
     return total
 
@@ -90,8 +89,8 @@ def asked(allotments: list[Allotment]) -> Counter[str]:
 def given_amounts(node: Node, uid: str) -> Counter[str]:
     entry = node.entries[uid]
     total: Counter[str] = Counter({"cpu": len(entry.exclusive("cpu"))})
-    for grant in entry.grants:
-        for key, amount in grant.amounts.items():
+    for prepared in entry.prepared_devices:
+        for key, amount in prepared.amounts.items():
             total[key.partition("/")[2]] += amount
     return total
 
@@ -107,7 +106,7 @@ def walk(node: Node, seed: int, steps: int) -> None:
             wanted = some_claim(node, rng, uid)
             try:
                 node.prepare(*wanted, uid=uid)
-            except Refused as no:
+            except RejectedError as no:
                 # The kit's guard must find nothing: the driver itself knows better.
                 assert no.reason in ("capacity", "shared-pool", "policy"), str(no)
             else:
@@ -147,5 +146,5 @@ def test_equal_questions_get_equal_answers(machine: Machine, seed: int, group_by
     for _ in range(2):
         node = Node(cpumem_driver(config, machine))
         walk(node, seed, 6)
-        lives.append({uid: entry.grants for uid, entry in node.entries.items()})
+        lives.append({uid: entry.prepared_devices for uid, entry in node.entries.items()})
     assert lives[0] == lives[1]

@@ -1,4 +1,4 @@
-"""Artefacts built once and kept outside the tree, keyed by version and recipe.
+"""Artifacts built once and kept outside the tree, keyed by version and recipe.
 
 A build happens in a directory of another name and is renamed when complete, under a lock
 held by the kernel: an interrupted build leaves nothing that looks finished, two runs at
@@ -28,7 +28,7 @@ def cache_root() -> Path:
     return root
 
 
-class Artefact(ABC):
+class Artifact(ABC):
     """Something that is built once: a name, a version, and all that shapes the result."""
 
     name: str
@@ -43,7 +43,7 @@ class Artefact(ABC):
         """Build into the empty ``directory``; slow commands write to ``log``."""
 
     def directory(self) -> Path:
-        """Where the finished artefact lies, or will lie."""
+        """Where the finished artifact lies, or will lie."""
         text = json.dumps(self.recipe(), sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
         return cache_root() / f"{self.name}-{self.version}-{digest}"
@@ -53,7 +53,7 @@ class Artefact(ABC):
         return self.directory().is_dir()
 
     def get(self) -> Path:
-        """The artefact's directory, building it first when it is absent."""
+        """The artifact's directory, building it first when it is absent."""
         final = self.directory()
         if final.is_dir():
             return final

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .cache import Artefact, cache_root
+from .cache import Artifact, cache_root
 from .pins import Pins
 from .progress import run_step, say
 
@@ -80,7 +80,7 @@ def _debootstrap(title: str, release: str, packages: Sequence[str], root: Path, 
 
 
 @dataclass(frozen=True)
-class Qemu(Artefact):
+class Qemu(Artifact):
     """A root file system with QEMU in it: ``root/``, ``packages.txt``."""
 
     release: str
@@ -116,7 +116,7 @@ class Qemu(Artefact):
 
 
 @dataclass(frozen=True)
-class GuestSystem(Artefact):
+class GuestSystem(Artifact):
     """The guest's disk: ``disk.img`` (ext4), ``vmlinuz``, ``initrd.img``, ``packages.txt``."""
 
     release: str

@@ -57,7 +57,7 @@ class ChartDriver:
         """Uninstall once no claim is left, as an administrator would who drains the nodes first."""
 
         def drained() -> bool:
-            left = {node.name: list(self.ledger(node)) for node in self._cluster.nodes}
+            left = {node.name: list(self.checkpoint(node)) for node in self._cluster.nodes}
             if any(left.values()):
                 raise NotYetError(f"claims that are left: {left}")
             return True
@@ -127,8 +127,8 @@ class ChartDriver:
         source = "import urllib.request\nresult = urllib.request.urlopen(url, timeout=20).read().decode()"
         return str(node.python(source, url=url))
 
-    def ledger(self, node: Node) -> dict[str, str]:
-        """The ledger's files by name, as they lie on the node's disk."""
+    def checkpoint(self, node: Node) -> dict[str, str]:
+        """The checkpoint's files by name, as they lie on the node's disk."""
         directory = f"/var/lib/kubelet/plugins/{self.name}/claims"
         files: dict[str, str] = node.python(_READ_ALL, directory=directory)
         return files

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .cache import Artefact, cache_root, locked
+from .cache import Artifact, cache_root, locked
 from .pins import Pins
 from .progress import run_step
 
@@ -92,8 +92,8 @@ def _go_json(*words: str) -> Any:
     return json.loads(done.stdout)
 
 
-class Program(Artefact):
-    """One program; its artefact directory holds one file of the same name."""
+class Program(Artifact):
+    """One program; its artifact directory holds one file of the same name."""
 
     def path(self) -> Path:
         """The program, built when absent."""

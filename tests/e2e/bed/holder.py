@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .cache import Artefact
+from .cache import Artifact
 from .gobuild import build_file
 from .kubernetes import Manifest
 from .node import Node
@@ -22,7 +22,7 @@ PROGRAM = f"{_DIRECTORY}/hold"
 
 
 @dataclass(frozen=True)
-class Holder(Artefact):
+class Holder(Artifact):
     """The compiled program."""
 
     source: str

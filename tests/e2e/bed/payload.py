@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .busybox import write_image_archive
-from .cache import Artefact
+from .cache import Artifact
 from .debian import make_image
 from .gobuild import Program, kubernetes_programs, runtime_programs
 from .pins import HERE, Pins
@@ -25,7 +25,7 @@ _GUEST_FILES = (*_PROGRAMS, *_SETTINGS)
 
 
 @dataclass(frozen=True)
-class Payload(Artefact):
+class Payload(Artifact):
     """``disk.img`` with ``bin/`` (programs), the guest's own files and the test image."""
 
     programs: tuple[Program, ...]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from drakit.core.cpuset import CpuSet
-from drakit.drivers.cpu.node import NodeCpus
-from drakit.kit.driver import Holdings
+from drakit.drivers.models.cpus import NodeCpus
+from drakit.kit.driver import PreparedClaims
 
 _right = NodeCpus.shared
 _smallest: list[CpuSet] = []
 
 
-def _shared(self: NodeCpus, holdings: Holdings) -> CpuSet:
-    pool = _right(self, holdings)
+def _shared(self: NodeCpus, prepared_claims: PreparedClaims) -> CpuSet:
+    pool = _right(self, prepared_claims)
     _smallest[:] = [pool & _smallest[0] if _smallest else pool]
     return _smallest[0]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drakit.kit.runtime import RuntimeHost
+from drakit.kit.runtime.nri_hooks import RuntimeHost
 
 
 def _user_of(self: RuntimeHost, claim_uid: str) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from drakit.kit.runtime import RuntimeHost
+from drakit.kit.runtime.nri_hooks import RuntimeHost
 from drakit.wire.nri.values import Container, Pod, Update
 
 _right = RuntimeHost.synchronize

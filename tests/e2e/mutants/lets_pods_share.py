@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drakit.drivers.cpu import enforce
+from drakit.drivers.models import cpu_enforcement as enforce
 from drakit.kit.driver import Container, Use
 
 

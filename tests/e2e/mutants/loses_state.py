@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from drakit.kit.driver import Entry
-from drakit.kit.ledger import Ledger
+from drakit.kit.claims.checkpoint import Checkpoint
+from drakit.kit.driver import PreparedClaim
 
 
-def _put(self: Ledger, entry: Entry) -> None:
+def _put(self: Checkpoint, entry: PreparedClaim) -> None:
     self._known[entry.uid] = ((0, 0, 0), entry)
     self._rebuild()
 
 
-def _refresh(self: Ledger) -> bool:
+def _refresh(self: Checkpoint) -> bool:
     return False  # what is not on disk would be taken for removed
 
 
-Ledger._put = _put  # type: ignore[method-assign]
-Ledger.refresh = _refresh  # type: ignore[method-assign]
+Checkpoint._put = _put  # type: ignore[method-assign]
+Checkpoint.refresh = _refresh  # type: ignore[method-assign]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from drakit.kit import runtime
-from drakit.kit.cgroups import CgroupTree
-from drakit.kit.confinement import Confined
-from drakit.kit.enforcement import Enforcer
+from drakit.cgroups.tree import CgroupTree
+from drakit.kit.runtime import nri_hooks as runtime
+from drakit.kit.runtime.confinement import Confined
+from drakit.kit.runtime.enforcer import Enforcer
 
 
 def _find_confined(enforcer: Enforcer, tree: CgroupTree) -> list[Confined]:

@@ -1,18 +1,18 @@
-"""Says the right CPUs and pins to their neighbours."""
+"""Says the right CPUs and pins to their neighbors."""
 
 from __future__ import annotations
 
 import dataclasses
 
 from drakit.core.cpuset import CpuSet
-from drakit.drivers.cpu.grouped import GroupedCpus
-from drakit.kit.driver import Container, Holdings, Shape
+from drakit.drivers.models.grouped import GroupedCpus
+from drakit.kit.driver import Container, PreparedClaims, Shape
 
 _right = GroupedCpus.enforce
 
 
-def _enforce(self: GroupedCpus, container: Container, holdings: Holdings) -> Shape:
-    shape = _right(self, container, holdings)
+def _enforce(self: GroupedCpus, container: Container, prepared_claims: PreparedClaims) -> Shape:
+    shape = _right(self, container, prepared_claims)
     if not container.uses or shape.cpus is None:
         return shape
     return dataclasses.replace(shape, cpus=CpuSet((cpu + 1) % 8 for cpu in shape.cpus))

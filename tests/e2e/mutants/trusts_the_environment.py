@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from drakit.kit import names
-from drakit.kit.driver import Entry
-from drakit.kit.enforcement import Enforcer, Known
+from drakit.kit.claims import cdi_names as names
+from drakit.kit.driver import PreparedClaim
+from drakit.kit.runtime.enforcer import Enforcer, Known
 from drakit.wire.nri.values import Pod
 
 
 def _parts(self: Enforcer, known: Known) -> tuple[names.Part, ...]:
-    every = [part for entry in self._holdings() for part in names.parts_of(entry)]
+    every = [part for entry in self._prepared_claims() for part in names.parts_of(entry)]
     return tuple(part for part in every if names.marker_variable(part) in known.shown.markers)
 
 
-def _owner(self: Enforcer, entry: Entry, asking: Pod) -> Pod:
+def _owner(self: Enforcer, entry: PreparedClaim, asking: Pod) -> Pod:
     return asking
 
 

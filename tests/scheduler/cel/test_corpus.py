@@ -1,6 +1,6 @@
 """Every expression of the corpus has the answer Kubernetes 1.37.1 gives.
 
-``refused``: the API server does not take it in a new object; ``unusable``: not even the scheduler
+``rejected``: the API server does not take it in a new object; ``unusable``: not even the scheduler
 can compile it; ``results``: per device true, false or a run-time error; ``cost``: the API server's
 estimate (-1 for "beyond 64 bits").
 """
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from drakit.core.objects import Device, from_builtins
-from drakit.scheduler.cel.cost import COST_LIMIT
+from drakit.scheduler.cel.checker.cost import COST_LIMIT
 from drakit.scheduler.cel.errors import CelCompileError, CelRuntimeError, CelUnsupportedError
 from drakit.scheduler.cel.selector import Selector, compile_selector, device_value
 from drakit.scheduler.cel.values import DeviceValue
@@ -63,7 +63,7 @@ def test_the_answer_is_that_of_kubernetes(case: dict[str, Any]) -> None:
     selector = compile_selector(expression)
     cost = case["cost"]
     too_complex = cost < 0 or cost > COST_LIMIT
-    assert (selector.refusal is not None) == (bool(case.get("refused")) or too_complex)
+    assert (selector.rejection is not None) == (bool(case.get("refused")) or too_complex)
     assert answers(selector) == case["results"]
     if cost >= 0:
         assert selector.max_cost == cost

@@ -17,7 +17,7 @@ from drakit.scheduler.cel.errors import (
     CelSyntaxError,
     CelTypeError,
 )
-from drakit.scheduler.cel.selector import compile_selector, device_value, refusal
+from drakit.scheduler.cel.selector import compile_selector, device_value, rejection
 
 DEVICE = device_value(
     "d.io",
@@ -107,34 +107,34 @@ def test_random_texts_end_in_an_answer_or_our_error(text: str) -> None:
     ["(" * 5000 + "true", "!" * 9000 + "true", "-" * 5000 + "1 == 1", "[" * 3000, "true && " * 1200 + "true",
      "1 + " * 2000 + "1 == 1", "device" + ".a" * 3000, "{" * 4000, "true ? " * 900 + "true"],
 )  # fmt: skip
-def test_deep_nesting_is_refused_or_evaluated_not_fatal(text: str) -> None:
+def test_deep_nesting_is_rejected_or_evaluated_not_fatal(text: str) -> None:
     evaluate(text)
 
 
-def test_too_long_texts_are_refused() -> None:
+def test_too_long_texts_are_rejected() -> None:
     with pytest.raises(CelSyntaxError, match="10240"):
         compile_selector("true || " * 2000 + "true")
 
 
-def test_a_loop_that_costs_too_much_is_refused_and_stops_at_run_time() -> None:
+def test_a_loop_that_costs_too_much_is_rejected_and_stops_at_run_time() -> None:
     text = "lists.range(100000).all(x, lists.range(100000).all(y, x + y >= 0))"
-    assert isinstance(refusal(text), CelCostError)
+    assert isinstance(rejection(text), CelCostError)
     with pytest.raises(CelRuntimeError, match="cost limit"):
         compile_selector(text).matches(DEVICE)
 
 
 @given(st.from_regex(r"[ab.*+?()\[\]|^$\\dw{}0-9,-]{0,12}", fullmatch=True))
-def test_any_pattern_is_taken_or_refused(pattern: str) -> None:
+def test_any_pattern_is_taken_or_rejected(pattern: str) -> None:
     quoted = pattern.replace("\\", "\\\\").replace('"', '\\"')
     evaluate(f'"aab0".matches("{quoted}")')
 
 
-def test_refusals_say_why() -> None:
-    assert isinstance(refusal("device.nope"), CelTypeError)
-    assert "undefined field 'nope'" in str(refusal("device.nope"))
-    assert "must evaluate to bool" in str(refusal("device.driver"))
-    assert isinstance(refusal("device.driver ="), CelCompileError)
-    assert refusal("device.allowMultipleAllocations") is None
+def test_rejections_say_why() -> None:
+    assert isinstance(rejection("device.nope"), CelTypeError)
+    assert "undefined field 'nope'" in str(rejection("device.nope"))
+    assert "must evaluate to bool" in str(rejection("device.driver"))
+    assert isinstance(rejection("device.driver ="), CelCompileError)
+    assert rejection("device.allowMultipleAllocations") is None
 
 
 def test_a_missing_attribute_is_an_error_and_a_missing_domain_is_empty() -> None:

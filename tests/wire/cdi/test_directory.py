@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from drakit.core import atomicfile
-from drakit.wire.cdi.catalogue import Catalogue
+from drakit.testing.cdi import Catalog
 from drakit.wire.cdi.directory import CdiDirectory, CdiDirectoryError
 from drakit.wire.cdi.spec import CdiError, Edits, Spec, claim_spec, encode_spec
 
@@ -55,7 +55,7 @@ def crash(directory: CdiDirectory, verb: str, survive: int) -> int:
 
 
 def resolved(directory: CdiDirectory) -> str | None:
-    known = Catalogue.read([directory.path]).devices.get(f"{KIND}=claim-u1_r")
+    known = Catalog.read([directory.path]).devices.get(f"{KIND}=claim-u1_r")
     return known.device.container_edits.env[0] if known else None
 
 

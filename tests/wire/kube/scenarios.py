@@ -137,7 +137,7 @@ async def selectors_select(client: Client, word: str) -> None:
     nothing = await client.list(SLICES, Selection(fields=f"spec.nodeName={word}-other"))
     assert nothing.items == ()
     with pytest.raises(BadRequest):
-        await client.list(SLICES, Selection(fields="spec.colour=red"))
+        await client.list(SLICES, Selection(fields="spec.color=red"))
 
 
 async def a_watch_tells_all_in_order(client: Client, word: str) -> None:

@@ -28,7 +28,7 @@ from drakit.wire.kube import (
     Unauthorized,
     read_all,
 )
-from drakit.wire.kube.credentials import Certificate, Credential, TokenFile
+from drakit.wire.kube.access.credentials import Certificate, Credential, TokenFile
 from tests.wire.kube.scenarios import selection_of, slice_of
 
 
@@ -42,7 +42,7 @@ class Naps:
         self.taken.append(seconds)
 
 
-async def test_a_rotated_token_is_noticed_by_the_refusal(tmp_path: Path) -> None:
+async def test_a_rotated_token_is_noticed_by_the_rejection(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("old")
     async with FakeApiServer(tokens={"old"}) as server:
@@ -62,7 +62,7 @@ async def test_a_rotated_token_is_noticed_by_the_refusal(tmp_path: Path) -> None
         ]
 
 
-async def test_a_refused_token_is_tried_twice_and_no_more() -> None:
+async def test_a_rejected_token_is_tried_twice_and_no_more() -> None:
     async with FakeApiServer(tokens={"good"}) as server:
         async with Client(server.cluster("bad")) as client:
             with pytest.raises(Unauthorized, match="token"):
@@ -258,7 +258,7 @@ async def test_certificates_that_change_drop_kept_connections(
         async def current(self) -> Credential:
             return Credential(None, Certificate(next(self.certificates).encode(), b"k"))
 
-        def refused(self) -> None: ...
+        def rejected(self) -> None: ...
 
     async with FakeApiServer() as server:
         async with Client(Cluster(Endpoint.parse(server.url), Changing())) as client:

@@ -11,7 +11,7 @@ import pytest
 
 from drakit.testing.streams import serving_local
 from drakit.wire.kube import Client, Cluster, ConnectionFailed, KubeError, Limits, ProtocolError
-from drakit.wire.kube.endpoint import Endpoint
+from drakit.wire.kube.access.endpoint import Endpoint
 from drakit.wire.kube.http import Pool, Request
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -62,7 +62,7 @@ def test_unknown_fields_survive_and_known_ones_are_as_typed(
     raw["spec"]["fromTheFuture"] = {"x": 1}
     raw["metadata"]["managedFields"] = [{"manager": "m"}]
     for device in raw["spec"].get("devices", []):
-        device["colour"] = f"of {device['name']}"
+        device["color"] = f"of {device['name']}"
     result = Object(SLICES, raw).changed(slice_with(after))
     assert from_builtins(result, ResourceSlice) == slice_with(after)
     assert result["spec"]["fromTheFuture"] == {"x": 1}
@@ -70,7 +70,7 @@ def test_unknown_fields_survive_and_known_ones_are_as_typed(
     kept = {d.name for d in before} & {d.name for d in after}
     for device in result["spec"].get("devices", []):
         if device["name"] in kept:
-            assert device["colour"] == f"of {device['name']}"
+            assert device["color"] == f"of {device['name']}"
 
 
 def test_spelling_of_what_does_not_change_stays() -> None:

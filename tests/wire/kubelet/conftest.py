@@ -13,7 +13,7 @@ from grpclib.client import Channel, UnaryStreamMethod, UnaryUnaryMethod
 
 from drakit.wire.kubelet import dra_v1_pb2, dra_v1beta1_pb2, health_v1_pb2, health_v1alpha1_pb2
 from drakit.wire.kubelet import pluginregistration_pb2 as registration
-from drakit.wire.kubelet.values import ClaimRef, PreparedDevice
+from drakit.wire.kubelet.values import ClaimRef, KubeletDevice
 
 CLAIMS = {
     "v1": (dra_v1_pb2, "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"),
@@ -43,7 +43,7 @@ class Recorder:
 
     async def prepare(self, claim: ClaimRef):
         self.prepared.append(claim)
-        return [PreparedDevice(("req",), "pool", "dev", (f"vendor/class={claim.uid}",))]
+        return [KubeletDevice(("req",), "pool", "dev", (f"vendor/class={claim.uid}",))]
 
     async def unprepare(self, claim: ClaimRef):
         self.unprepared.append(claim)

@@ -1,4 +1,4 @@
-"""Damaged messages of the kubelet: refused by the decoder, or claims that are served one by one.
+"""Damaged messages of the kubelet: rejected by the decoder, or claims that are served one by one.
 
 100 000 inputs for each kind of message, without a socket; over one see :mod:`test_garbage`.
 """
@@ -23,8 +23,7 @@ from drakit.wire.kubelet.services import (
 )
 from drakit.wire.kubelet.values import ClaimRef
 from tests.wire.damage import damaged, survive
-
-from .conftest import Recorder
+from tests.wire.kubelet.conftest import Recorder
 
 INPUTS = 100_000
 SERVED = 100

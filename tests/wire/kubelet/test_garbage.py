@@ -12,8 +12,7 @@ from grpclib.exceptions import GRPCError
 
 from drakit.wire.kubelet import KubeletPlugin
 from drakit.wire.kubelet import dra_v1_pb2 as dra
-
-from .conftest import Recorder, claim, client_of
+from tests.wire.kubelet.conftest import Recorder, claim, client_of
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 

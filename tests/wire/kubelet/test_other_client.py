@@ -7,8 +7,7 @@ import pytest
 from drakit.wire.kubelet import KubeletPlugin
 from drakit.wire.kubelet import dra_v1_pb2 as dra
 from drakit.wire.kubelet import pluginregistration_pb2 as registration
-
-from .conftest import Recorder
+from tests.wire.kubelet.conftest import Recorder
 
 grpc = pytest.importorskip("grpc", reason="grpcio comes with the development tools")
 

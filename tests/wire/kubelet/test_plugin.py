@@ -23,9 +23,8 @@ from drakit.wire.kubelet import (
     dra_v1_pb2,
     request_id,
 )
-from drakit.wire.kubelet.values import ClaimError, DeviceHealth, PreparedDevice
-
-from .conftest import Recorder, claim, client_of
+from drakit.wire.kubelet.values import ClaimError, DeviceHealth, KubeletDevice
+from tests.wire.kubelet.conftest import Recorder, claim, client_of
 
 NAME = "dra.example.com"
 UID_A = "0a0a0a0a-0000-4000-8000-00000000000a"
@@ -72,7 +71,7 @@ async def test_told_to_stop_while_it_registers_it_leaves_nothing(root, turns):
     assert not os.path.exists(plugin.service_path)
 
 
-async def test_registering_without_a_service_is_refused(root):
+async def test_registering_without_a_service_is_rejected(root):
     with pytest.raises(RuntimeError, match="start_service"):
         await plugin_at(root).register()
 
@@ -89,7 +88,7 @@ async def test_info_names_driver_endpoint_and_services_newest_first(started):
     ]
 
 
-async def test_acceptance_and_refusal_are_remembered(root):
+async def test_acceptance_and_rejection_are_remembered(root):
     states = []
     plugin = plugin_at(root, on_registration=states.append)
     await plugin.start_service()
@@ -119,8 +118,8 @@ async def test_devices_reach_the_kubelet_with_base_request_names(root, version):
         async def prepare(self, claim):
             names = ("main/small", "main/big", "other")
             return [
-                PreparedDevice(names, "pool", "dev-0", ("v/c=0", "v/c=1"), share_id="share"),
-                PreparedDevice((), "pool", "dev-1", ()),
+                KubeletDevice(names, "pool", "dev-0", ("v/c=0", "v/c=1"), share_id="share"),
+                KubeletDevice((), "pool", "dev-1", ()),
             ]
 
     plugin = plugin_at(root, Driver())
@@ -405,7 +404,7 @@ async def test_too_long_a_path_is_an_error_before_anything_starts(root):
 
 
 @pytest.mark.parametrize("name", ["", "a" * 64, "-x", "a/b", "a b", "../a"])
-async def test_a_bad_driver_name_is_refused(root, name):
+async def test_a_bad_driver_name_is_rejected(root, name):
     with pytest.raises(ValueError, match="DNS subdomain"):
         KubeletPlugin(name, Recorder(), kubelet_root=root)
 
@@ -419,7 +418,7 @@ async def test_ended_calls_are_not_remembered_for_ever():
     assert H2Connection().MAX_CLOSED_STREAMS == 1024
 
 
-async def test_starting_or_registering_twice_is_refused(started):
+async def test_starting_or_registering_twice_is_rejected(started):
     with pytest.raises(RuntimeError, match="already serves"):
         await started.start_service()
     with pytest.raises(RuntimeError, match="already offered"):

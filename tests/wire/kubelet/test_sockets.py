@@ -49,7 +49,7 @@ directories = st.text("abcdefghij/", min_size=1, max_size=90).map(lambda text: f
 
 
 @given(directories, names, st.uuids(), st.uuids())
-def test_names_fit_or_are_refused_and_differ_between_instances(directory, driver, one, other):
+def test_names_fit_or_are_rejected_and_differ_between_instances(directory, driver, one, other):
     assume(one != other)
     for make in (
         lambda uid: registration_socket(directory, driver, uid),

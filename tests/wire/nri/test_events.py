@@ -26,8 +26,7 @@ from drakit.wire.nri.events import (
 )
 from drakit.wire.nri.session import Code, StatusError
 from drakit.wire.nri.values import Resources
-
-from . import wire
+from tests.wire.nri import wire
 
 changes = st.one_of(
     st.builds(PodChange, event=st.sampled_from(list(POD_METHODS.values())), pod=wire.pods),

@@ -50,8 +50,7 @@ from drakit.wire.nri.values import (
 )
 from drakit.wire.nri.versions import Event
 from tests.wire.damage import damaged, survive
-
-from .wire import CONFIGURED, EMPTY_OK, NO_CPUS, REGISTER
+from tests.wire.nri.wire import CONFIGURED, EMPTY_OK, NO_CPUS, REGISTER
 
 INPUTS = 100_000
 

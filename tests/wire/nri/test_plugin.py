@@ -23,12 +23,12 @@ from drakit.testing.releases import (
 from drakit.testing.runtime import FakeRuntime, RuntimeFailure
 from drakit.testing.streams import serving_unix
 from drakit.wire.nri import nri_pb2
-from drakit.wire.nri.conversation import Conversation
+from drakit.wire.nri.connection import Conversation
 from drakit.wire.nri.events import PLUGIN_SERVICE_NAME, Configure, Synchronize, encode_call
-from drakit.wire.nri.handler import Cause, Disconnect, Handler, Refusal, RuntimeInfo
+from drakit.wire.nri.handler import Cause, ContainerRejectedError, Disconnect, Handler, RuntimeInfo
 from drakit.wire.nri.mux import PLUGIN_SERVICE, RUNTIME_SERVICE
 from drakit.wire.nri.options import PluginOptions
-from drakit.wire.nri.plugin import NriPlugin, PushFailedError, PushRefusedError, _on_line
+from drakit.wire.nri.plugin import NriPlugin, PushFailedError, UpdateRejectedError, _on_line
 from drakit.wire.nri.session import Request, Response, Session
 from drakit.wire.nri.trunk import Trunk
 from drakit.wire.nri.values import Adjustment, Container, Pod, Resources, Update
@@ -223,7 +223,7 @@ async def test_a_synchronize_longer_than_ttrpc_allows_is_read(path: str) -> None
             assert len(handler.containers) == 5
 
 
-async def test_an_empty_node_is_synchronised_too(path: str) -> None:
+async def test_an_empty_node_is_synchronized_too(path: str) -> None:
     handler = Recorder()
     async with FakeRuntime(path) as runtime, running(path, handler) as plugin:
         await runtime.plugin_ready()
@@ -236,7 +236,7 @@ async def test_only_known_events_are_asked_for(path: str) -> None:
         FakeRuntime(path, release=CONTAINERD_1_7) as runtime,
         running(path, Recorder(), frozenset(Event)),
     ):
-        await runtime.plugin_ready()  # one unknown bit would refuse the registration
+        await runtime.plugin_ready()  # one unknown bit would reject the registration
         assert not runtime.drops
 
 
@@ -265,7 +265,7 @@ class Hanging(Recorder):
         raise AssertionError("never reached")
 
 
-async def test_a_hanging_handler_refuses_the_container_and_keeps_the_connection(path: str) -> None:
+async def test_a_hanging_handler_rejects_the_container_and_keeps_the_connection(path: str) -> None:
     handler = Hanging()
     async with FakeRuntime(path, request_timeout=LATE) as runtime, running(path, handler):
         await runtime.plugin_ready()
@@ -373,14 +373,14 @@ async def test_a_deadline_that_has_passed_is_answered_at_once(path: str) -> None
         assert handler.seen == []
 
 
-def test_a_program_that_is_stuck_still_refuses_in_time(path: str) -> None:
+def test_a_program_that_is_stuck_still_rejects_in_time(path: str) -> None:
     """The home loop blocks for as long as the runtime waits: the answer comes all the same."""
-    refused = threading.Event()
+    rejected = threading.Event()
     problems: list[BaseException] = []
 
     class Blocking(Recorder):
         async def create(self, pod: Pod, container: Container) -> Adjustment:
-            if not refused.wait(timeout=60):
+            if not rejected.wait(timeout=60):
                 problems.append(AssertionError("the runtime was never answered"))
             return self.answer
 
@@ -393,11 +393,11 @@ def test_a_program_that_is_stuck_still_refuses_in_time(path: str) -> None:
                 with pytest.raises(RuntimeFailure, match="not decided"):
                     await runtime.create(pod.id, "app")
                 assert not runtime.drops
-            except BaseException as problem:
-                problems.append(problem)
+            except BaseException as error:
+                problems.append(error)
                 raise
             finally:
-                refused.set()
+                rejected.set()
 
     async def program() -> None:
         ready = threading.Event()
@@ -425,12 +425,12 @@ class Raising(Recorder):
 @pytest.mark.parametrize(
     ("problem", "text"),
     [
-        (Refusal("claim c holds no CPUs"), "^claim c holds no CPUs$"),
+        (ContainerRejectedError("claim c holds no CPUs"), "^claim c holds no CPUs$"),
         (ValueError("oops"), "CreateContainer: ValueError: oops"),
         (RuntimeError("file \udcff"), "file \\?"),
     ],
 )
-async def test_exceptions_refuse_the_container(path: str, problem: Exception, text: str) -> None:
+async def test_exceptions_reject_the_container(path: str, problem: Exception, text: str) -> None:
     async with FakeRuntime(path) as runtime, running(path, Raising(problem)):
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
@@ -439,10 +439,10 @@ async def test_exceptions_refuse_the_container(path: str, problem: Exception, te
         assert not runtime.drops
 
 
-async def test_starting_can_be_refused(path: str) -> None:
+async def test_starting_can_be_rejected(path: str) -> None:
     class Guard(Recorder):
         async def starting(self, pod: Pod, container: Container) -> None:
-            raise Refusal("its creation was missed")
+            raise ContainerRejectedError("its creation was missed")
 
     async with FakeRuntime(path) as runtime, running(path, Guard()):
         await runtime.plugin_ready()
@@ -476,7 +476,7 @@ async def test_answers_the_runtime_would_choke_on_are_not_sent(
         assert text
 
 
-async def test_an_oversize_answer_refuses_the_container_and_keeps_the_connection(path: str) -> None:
+async def test_an_oversize_answer_rejects_the_container_and_keeps_the_connection(path: str) -> None:
     handler = Recorder()
     handler.answer = Adjustment(env={"HUGE": "x" * (5 << 20)})
     async with FakeRuntime(path, request_timeout=30) as runtime, running(path, handler):
@@ -490,7 +490,7 @@ async def test_an_oversize_answer_refuses_the_container_and_keeps_the_connection
 
 
 @pytest.mark.parametrize("release", [CONTAINERD_1_7, CONTAINERD_2_4], ids=str)
-async def test_a_failed_synchronisation_is_tried_again(path: str, release: Release) -> None:
+async def test_a_failed_synchronization_is_tried_again(path: str, release: Release) -> None:
     class Once(Recorder):
         async def synchronize(
             self, pods: Sequence[Pod], containers: Sequence[Container]
@@ -507,7 +507,7 @@ async def test_a_failed_synchronisation_is_tried_again(path: str, release: Relea
         assert runtime.connections == 2
 
 
-async def test_a_hanging_synchronisation_is_tried_again(path: str) -> None:
+async def test_a_hanging_synchronization_is_tried_again(path: str) -> None:
     class Once(Recorder):
         async def synchronize(
             self, pods: Sequence[Pod], containers: Sequence[Container]
@@ -571,14 +571,14 @@ async def test_updates_are_pushed_one_container_a_call(path: str) -> None:
 async def test_nothing_is_pushed_to_a_runtime_that_could_wedge(path: str, release: Release) -> None:
     async with FakeRuntime(path, release=release) as runtime, running(path, Recorder()) as plugin:
         await runtime.plugin_ready()
-        with pytest.raises(PushRefusedError, match=r"before 0\.12\.1"):
+        with pytest.raises(UpdateRejectedError, match=r"before 0\.12\.1"):
             await plugin.push([Update(container_id="c", resources=Resources(cpus="7"))])
         assert not runtime.wedged
 
 
 async def test_nothing_is_pushed_without_a_runtime(path: str) -> None:
     async with running(path, Recorder()) as plugin:
-        with pytest.raises(PushRefusedError, match="no runtime is synchronised"):
+        with pytest.raises(UpdateRejectedError, match="no runtime is synchronized"):
             await plugin.push([])
 
 
@@ -597,8 +597,8 @@ async def test_nothing_is_pushed_from_within_a_handler(path: str) -> None:
             update = Update(container_id=container.id, resources=Resources(cpus="9"))
             try:
                 await self.plugin.push([update])
-            except PushRefusedError as problem:
-                self.problem = problem
+            except UpdateRejectedError as error:
+                self.problem = error
             self.later = asyncio.create_task(self.push_later(update))
 
     handler = Pushy()
@@ -636,7 +636,7 @@ async def test_failures_of_pushed_updates_are_told_by_container(path: str) -> No
 # -- connecting, losing, connecting again -----------------------------------------------------------
 
 
-async def test_a_restarted_runtime_is_synchronised_anew(path: str) -> None:
+async def test_a_restarted_runtime_is_synchronized_anew(path: str) -> None:
     handler = Recorder()
     async with FakeRuntime(path) as runtime, running(path, handler):
         await runtime.plugin_ready()
@@ -666,7 +666,7 @@ async def test_why_there_is_no_connection_is_told_once_per_reason(
             assert [end.cause for end in handler.ends].count(Cause.NO_SOCKET) == 1
 
 
-async def test_a_path_that_is_no_socket_is_unreachable_or_refused(path: str) -> None:
+async def test_a_path_that_is_no_socket_is_unreachable_or_rejected(path: str) -> None:
     Path(path).write_text("")
     handler = Recorder()
     async with running(path, handler):
@@ -825,7 +825,7 @@ async def test_garbage_in_any_state_leads_to_a_new_connection(path: str, state: 
         assert handler.seen.count("synchronize") >= 1
 
 
-async def test_a_refused_registration_is_told_and_tried_again(path: str) -> None:
+async def test_a_rejected_registration_is_told_and_tried_again(path: str) -> None:
     handler = Recorder()
     async with scripted(path) as script, running(path, handler):
         peer = await script()
@@ -862,15 +862,15 @@ async def test_a_runtime_that_does_not_answer_the_registration_is_left(path: str
         await ended(task)
 
 
-async def test_a_runtime_that_never_synchronises_is_left(path: str) -> None:
+async def test_a_runtime_that_never_synchronizes_is_left(path: str) -> None:
     handler = Recorder()
     async with scripted(path) as script:
-        task = await impatient(path, handler, synchronisation_timeout=0.5)
+        task = await impatient(path, handler, synchronization_timeout=0.5)
         peer = await script()
         await peer.accept(await peer.registration())
         await peer.say(*CONFIGURE)
         await peer.closed()
-        assert "did not synchronise" in str(await handler.end(Cause.NOT_SYNCHRONISED))
+        assert "did not synchronize" in str(await handler.end(Cause.NOT_SYNCHRONISED))
         await script()
         await ended(task)
 
@@ -974,15 +974,15 @@ async def test_who_pushes_while_the_plugin_ends_is_told(path: str) -> None:
             push = asyncio.create_task(plugin.push(updates))
             await asyncio.sleep(0)
             task.cancel()
-            with pytest.raises((PushFailedError, PushRefusedError)):
+            with pytest.raises((PushFailedError, UpdateRejectedError)):
                 await push
             with pytest.raises(asyncio.CancelledError):
                 await task
-        with pytest.raises(PushRefusedError, match="no runtime"):
+        with pytest.raises(UpdateRejectedError, match="no runtime"):
             await plugin.push(updates)
 
 
-async def test_a_push_that_meets_the_end_of_the_line_is_refused() -> None:
+async def test_a_push_that_meets_the_end_of_the_line_is_rejected() -> None:
     """Between the look at the connection and the call, the connection's loop may end."""
 
     async def push() -> dict[str, str]:
@@ -990,7 +990,7 @@ async def test_a_push_that_meets_the_end_of_the_line_is_refused() -> None:
 
     line = asyncio.new_event_loop()
     line.close()
-    with pytest.raises(PushRefusedError, match="has ended"):
+    with pytest.raises(UpdateRejectedError, match="has ended"):
         await _on_line(line, push())
 
 

@@ -10,8 +10,7 @@ from drakit.wire.nri import nri_pb2, ttrpc_pb2
 from drakit.wire.nri.frames import DATA, LONGEST_READ, LONGEST_SENT, REQUEST, RESPONSE, encode_frame
 from drakit.wire.nri.mux import PLUGIN_SERVICE, RUNTIME_SERVICE, mux_message
 from drakit.wire.nri.session import Code, Request, Response, Session, StatusError
-
-from .wire import CONFIGURED, EMPTY_OK, NO_CPUS, REGISTER
+from tests.wire.nri.wire import CONFIGURED, EMPTY_OK, NO_CPUS, REGISTER
 
 
 def plugin() -> Session:
@@ -58,10 +57,10 @@ def test_golden_bytes_decode() -> None:
     session.call("s", "m", b"", 1)
     events = session.receive(CONFIGURED + NO_CPUS + EMPTY_OK)
     assert [each.stream for each in events] == [1, 5, 7]
-    refusal = events[1]
-    assert isinstance(refusal, Response)
-    assert refusal.error is not None
-    assert (refusal.error.code, refusal.error.message) == (9, "no cpus")
+    rejection = events[1]
+    assert isinstance(rejection, Response)
+    assert rejection.error is not None
+    assert (rejection.error.code, rejection.error.message) == (9, "no cpus")
 
 
 calls = st.lists(
@@ -159,7 +158,7 @@ def test_an_oversize_request_of_an_old_runtime_is_read() -> None:
     assert len(event.payload) == 5 << 20
 
 
-def test_what_is_longer_than_anybody_sends_is_refused_on_its_stream() -> None:
+def test_what_is_longer_than_anybody_sends_is_rejected_on_its_stream() -> None:
     session = plugin()
     header = (LONGEST_READ + 1).to_bytes(4, "big") + (1).to_bytes(4, "big") + b"\x01\x00"
     frame = header + bytes(4096)

@@ -25,8 +25,7 @@ from drakit.wire.nri.values import (
     update_from,
     update_to,
 )
-
-from . import wire
+from tests.wire.nri import wire
 
 
 @given(wire.resources)

@@ -7,15 +7,15 @@ from typing import Annotated, Literal
 import msgspec
 
 from drakit.core.cpuset import CpuSet, CpuSetError
-from drakit.kit.configuration import setting
-from drakit.kit.options import HostOptions
+from drakit.kit.config.options import HostOptions
+from drakit.kit.config.settings import setting
 
 DeviceMode = Literal["grouped", "individual"]
 GroupBy = Literal["numanode", "socket", "machine"]
 
 
 class CpuSettings(HostOptions, frozen=True):
-    """What every driver that hands out CPUs can be told, besides what every driver can."""
+    """What every driver that hands out CPUs can be told, except what every driver can."""
 
     api_version: Annotated[
         Literal["", "v1alpha1"], setting("version of the configuration file's format")
@@ -53,8 +53,8 @@ class CpuSettings(HostOptions, frozen=True):
         HostOptions.__post_init__(self)
         try:
             CpuSet.parse(self.reserved_cpus)
-        except CpuSetError as problem:
-            raise ValueError(f"reservedCPUs is no list of CPUs: {problem}") from problem
+        except CpuSetError as error:
+            raise ValueError(f"reservedCPUs is no list of CPUs: {error}") from error
         if not 0 <= self.min_shared_cpus <= 8192:
             raise ValueError(
                 f"minSharedCPUs must be between 0 and 8192, not {self.min_shared_cpus}"

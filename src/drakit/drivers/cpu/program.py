@@ -6,9 +6,9 @@ import logging
 from collections.abc import Sequence
 
 from drakit.drivers.cpu.config import CpuConfig
+from drakit.drivers.cpu.driver import cpu_driver
 from drakit.drivers.cpu.gauges import gauges
-from drakit.drivers.cpu.model import cpu_driver
-from drakit.drivers.cpu.node import DRIVER
+from drakit.drivers.models.cpus import DRIVER
 from drakit.kit.driver import Driver
 from drakit.kit.program import Program
 from drakit.kit.program import main as run

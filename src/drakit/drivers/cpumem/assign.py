@@ -8,17 +8,24 @@ from dataclasses import dataclass
 from drakit.core.cpuset import EMPTY, CpuSet
 from drakit.core.objects import Attribute, int_attribute, string_attribute
 from drakit.core.quantity import Quantity
-from drakit.drivers.cpu.enforce import environment
-from drakit.drivers.cpu.node import KIND as CPU_NUMBERS
-from drakit.drivers.cpu.policy import wish
-from drakit.drivers.cpu.share import Draw, by_request, share_out
 from drakit.drivers.cpumem.desired import notes
 from drakit.drivers.cpumem.inventory import Inventory
 from drakit.drivers.cpumem.kinds import CPU, DRIVER, Kind, amount_key
 from drakit.drivers.cpumem.offer import place_attributes
 from drakit.drivers.cpumem.places import Place
-from drakit.kit.configuration import did_you_mean
-from drakit.kit.driver import Allotment, Assignment, Claim, Grant, Holdings, Refused
+from drakit.drivers.models.cpu_enforcement import environment
+from drakit.drivers.models.cpu_policy import wish
+from drakit.drivers.models.cpu_share import Draw, by_request, share_out
+from drakit.drivers.models.cpus import KIND as CPU_NUMBERS
+from drakit.kit.config.settings import did_you_mean
+from drakit.kit.driver import (
+    AllocatedDevice,
+    Assignment,
+    Claim,
+    PreparedClaims,
+    PreparedDevice,
+    RejectedError,
+)
 
 Drawn = dict[int, dict[Kind, int]]
 """What is taken of each NUMA node."""
@@ -26,25 +33,25 @@ Drawn = dict[int, dict[Kind, int]]
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """An allotment, understood: which device, how much of each kind."""
+    """An allocated device, understood: which device, how much of each kind."""
 
     claim: Claim
-    allotment: Allotment
+    allocated: AllocatedDevice
     place: Place
     amounts: Mapping[Kind, int]
 
 
 def assign(
-    inventory: Inventory, places: Sequence[Place], claim: Claim, holdings: Holdings
+    inventory: Inventory, places: Sequence[Place], claim: Claim, prepared_claims: PreparedClaims
 ) -> Assignment:
-    """The claim's CPUs and from which nodes its memory comes. Raises :class:`Refused`."""
-    orders = [_order(places, claim, allotment) for allotment in claim.allotments]
-    cpus = share_out(inventory.cpus, claim, [_draw(order) for order in orders], holdings)
-    drawn = _draw_memory(inventory, list(zip(orders, cpus, strict=True)), holdings)
-    together = by_request(zip(claim.allotments, cpus, strict=True))
+    """The claim's CPUs and from which nodes its memory comes. Raises :class:`RejectedError`."""
+    orders = [_order(places, claim, allocated) for allocated in claim.allocated_devices]
+    cpus = share_out(inventory.cpus, claim, [_draw(order) for order in orders], prepared_claims)
+    drawn = _draw_memory(inventory, list(zip(orders, cpus, strict=True)), prepared_claims)
+    together = by_request(zip(claim.allocated_devices, cpus, strict=True))
     return Assignment(
         tuple(
-            _grant(inventory, order, own, parts, together[order.allotment.base_request])
+            _prepared_device(inventory, order, own, parts, together[order.allocated.base_request])
             for order, own, parts in zip(orders, cpus, drawn, strict=True)
         )
     )
@@ -53,36 +60,36 @@ def assign(
 # -- what is asked -------------------------------------------------------------------------------
 
 
-def _order(places: Sequence[Place], claim: Claim, allotment: Allotment) -> _Order:
-    place = _place(places, claim, allotment)
-    if allotment.admin_access:
-        return _Order(claim, allotment, place, {})
-    if not allotment.consumed_capacity:
-        raise Refused(
-            f"{claim}, request {allotment.request} has no amounts in its allocation: the cluster's "
+def _order(places: Sequence[Place], claim: Claim, allocated: AllocatedDevice) -> _Order:
+    place = _place(places, claim, allocated)
+    if allocated.admin_access:
+        return _Order(claim, allocated, place, {})
+    if not allocated.consumed_capacity:
+        raise RejectedError(
+            f"{claim}, request {allocated.request} has no amounts in its allocation: the cluster's "
             f"feature gate DRAConsumableCapacity is off; turn it on",
             reason="capacity",
         )
     kinds = {kind.key: kind for kind in place.amounts}
     amounts: dict[Kind, int] = {}
-    for key, quantity in allotment.consumed_capacity.items():
+    for key, quantity in allocated.consumed_capacity.items():
         if key in kinds:
             amounts[kinds[key]] = _whole(kinds[key], quantity)
         elif quantity:
             # Zeros of kinds that have gone since the claim was allocated do no harm.
-            raise Refused(
-                f"{claim}, request {allotment.request} takes {quantity} of {key}, which device "
+            raise RejectedError(
+                f"{claim}, request {allocated.request} takes {quantity} of {key}, which device "
                 f"{place.device} does not have{did_you_mean(key, kinds)}; correct the claim, or see "
                 f"whether the node has lost its pages",
                 reason="capacity",
             )
     if not any(amounts.values()):
-        raise Refused(
-            f"{claim}, request {allotment.request} asks for nothing of device {place.device}; name "
+        raise RejectedError(
+            f"{claim}, request {allocated.request} asks for nothing of device {place.device}; name "
             f"amounts in the request's capacity.requests, by these keys: {', '.join(kinds)}",
             reason="capacity",
         )
-    return _Order(claim, allotment, place, amounts)
+    return _Order(claim, allocated, place, amounts)
 
 
 def _whole(kind: Kind, quantity: Quantity) -> int:
@@ -90,13 +97,13 @@ def _whole(kind: Kind, quantity: Quantity) -> int:
     return -(-quantity.ceil() // kind.step) * kind.step
 
 
-def _place(places: Sequence[Place], claim: Claim, allotment: Allotment) -> Place:
+def _place(places: Sequence[Place], claim: Claim, allocated: AllocatedDevice) -> Place:
     for place in places:
-        if place.device == allotment.device:
+        if place.device == allocated.device:
             return place
     known = ", ".join(place.device for place in places) or "none"
-    raise Refused(
-        f"this node has no device {allotment.device}, which {claim} was given (it has: {known}); "
+    raise RejectedError(
+        f"this node has no device {allocated.device}, which {claim} was given (it has: {known}); "
         f"was the driver configured otherwise when the claim was allocated? Delete the pod and "
         f"the claim, then they are allocated anew",
         reason="unknown-device",
@@ -105,27 +112,27 @@ def _place(places: Sequence[Place], claim: Claim, allotment: Allotment) -> Place
 
 def _draw(order: _Order) -> Draw:
     cpus = order.place.zone.cpus if CPU in order.place.amounts else EMPTY
-    asked = wish(order.allotment.config, driver=DRIVER)
-    return Draw(order.allotment, cpus, order.amounts.get(CPU, 0), asked, CPU.key)
+    asked = wish(order.allocated.config, driver=DRIVER)
+    return Draw(order.allocated, cpus, order.amounts.get(CPU, 0), asked, CPU.key)
 
 
 # -- from which nodes ----------------------------------------------------------------------------
 
 
 def _draw_memory(
-    inventory: Inventory, orders: Sequence[tuple[_Order, CpuSet]], holdings: Holdings
+    inventory: Inventory, orders: Sequence[tuple[_Order, CpuSet]], prepared_claims: PreparedClaims
 ) -> list[Drawn]:
     """For each order the nodes its memory and hugepages come from, nearest to its CPUs."""
     free = {
-        (stock.node, kind): amount - holdings.amount(amount_key(stock.node, kind))
+        (stock.node, kind): amount - prepared_claims.amount(amount_key(stock.node, kind))
         for stock in inventory.stocks
         for kind, amount in stock.amounts.items()
     }
-    together = by_request((order.allotment, cpus) for order, cpus in orders)
+    together = by_request((order.allocated, cpus) for order, cpus in orders)
     found = []
     for order, cpus in orders:
         # In the split layout a request has memory only: the claim's other CPUs tell where it is.
-        near = cpus or together[order.allotment.base_request] or CpuSet.union(together.values())
+        near = cpus or together[order.allocated.base_request] or CpuSet.union(together.values())
         drawn: Drawn = {}
         wanted = {kind: n for kind, n in order.amounts.items() if kind != CPU and n}
         for node, kind, amount in _shares(inventory, order, wanted, near, free):
@@ -156,8 +163,8 @@ def _shares(
                 shares.append((node, kind, part))
                 left -= part
         if left:
-            raise Refused(
-                f"{order.claim}, request {order.allotment.request} needs {kind.quantity(amount)} of "
+            raise RejectedError(
+                f"{order.claim}, request {order.allocated.request} needs {kind.quantity(amount)} of "
                 f"{kind.key} on device {order.place.device}, but only "
                 f"{kind.quantity(amount - left)} are free; it can be prepared when another claim ends",
                 reason="capacity",
@@ -177,14 +184,14 @@ def _nearest_first(inventory: Inventory, place: Place, cpus: CpuSet) -> list[int
     return sorted((stock.node for stock in place.zone.stocks), key=rank)
 
 
-# -- the grant -----------------------------------------------------------------------------------
+# -- the prepared device -----------------------------------------------------------------------------------
 
 
-def _grant(
+def _prepared_device(
     inventory: Inventory, order: _Order, cpus: CpuSet, drawn: Drawn, request_cpus: CpuSet
-) -> Grant:
-    allotment = order.allotment
-    return allotment.grant(
+) -> PreparedDevice:
+    allocated = order.allocated
+    return allocated.prepared(
         exclusive={CPU_NUMBERS: cpus} if cpus else {},
         amounts={
             amount_key(node, kind): amount
@@ -198,11 +205,11 @@ def _grant(
 
 
 def _near(inventory: Inventory, order: _Order, cpus: CpuSet) -> CpuSet:
-    """Nodes whose memory is the grant's without being claimed: near its CPUs.
+    """Nodes whose memory is the prepared device's without being claimed: near its CPUs.
 
     Who has administrator's access looks on, and may do so from the memory of the whole zone.
     """
-    if order.allotment.admin_access:
+    if order.allocated.admin_access:
         return CpuSet(stock.node for stock in order.place.zone.stocks) & inventory.memory_nodes
     return inventory.cpus.memory_nodes(cpus)
 

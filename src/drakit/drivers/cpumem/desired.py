@@ -1,7 +1,7 @@
-"""What grants mean for the containers that use them, as prepare wrote it into the ledger.
+"""What prepared devices mean for the containers that use them, as prepare wrote it into the checkpoint.
 
 Nothing is decided when a container is created: what it may use is looked up here and added up.
-Amounts stand in :attr:`Grant.amounts`; :attr:`Grant.data` has what does not follow from them.
+Amounts stand in :attr:`PreparedDevice.amounts`; :attr:`PreparedDevice.data` has what does not follow from them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, Final
 from drakit.core.cpuset import EMPTY, CpuSet
 from drakit.drivers.cpumem.kinds import node_of
 from drakit.drivers.cpumem.qos.shares import Share, distinct, pages_of, shares_of
-from drakit.kit.driver import Grant, Use
+from drakit.kit.driver import PreparedDevice, Use
 
 _NEAR: Final = "near"
 
 
 def notes(near: CpuSet) -> dict[str, Any]:
-    """What prepare writes down beside the amounts: nodes whose memory is near the grant's CPUs."""
+    """What prepare writes down beside the amounts: nodes whose memory is near the prepared device's CPUs."""
     return {_NEAR: str(near)} if near else {}
 
 
@@ -44,15 +44,15 @@ class Desired:
 
 
 def desired(uses: Iterable[Use]) -> Desired:
-    """The sum of what these uses grant, each grant once."""
+    """The sum of what these uses prepared device, each prepared device once."""
     used = tuple(uses)
-    shares = distinct(share for use in used for share in shares_of(use.entry, use.grants))
-    grants = [grant for use in used for grant in use.grants]
-    drawn = CpuSet(node_of(key) for grant in grants for key in grant.amounts)
+    shares = distinct(share for use in used for share in shares_of(use.entry, use.prepared_devices))
+    prepared_devices = [prepared for use in used for prepared in use.prepared_devices]
+    drawn = CpuSet(node_of(key) for prepared in prepared_devices for key in prepared.amounts)
     memory = any(share.memory for share in shares)
-    near = EMPTY if memory else CpuSet.union(map(_near, grants))
+    near = EMPTY if memory else CpuSet.union(map(_near, prepared_devices))
     return Desired(shares, drawn | near, pages_of(shares))
 
 
-def _near(grant: Grant) -> CpuSet:
-    return CpuSet.parse(str(grant.data.get(_NEAR, "")))
+def _near(prepared: PreparedDevice) -> CpuSet:
+    return CpuSet.parse(str(prepared.data.get(_NEAR, "")))

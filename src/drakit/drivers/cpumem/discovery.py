@@ -1,7 +1,7 @@
-"""From configuration and node to the driver, and to the stewards that work beside it.
+"""From configuration and node to the driver, and to the reconcilers that work beside it.
 
 Both are made here because they know of each other: pools that are configured get their size before
-the first offer is made from them, and the stewards act by what the driver of the moment says.
+the first offer is made from them, and the reconcilers act by what the driver of the moment says.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from drakit.drivers.cpumem.qos.kubeletconfig import KubeletFiles
 from drakit.drivers.cpumem.qos.ownership import Ownership, OwnershipReader
 from drakit.drivers.cpumem.qos.planner import Policy
 from drakit.drivers.cpumem.qos.podspec import ApiPodSpecs
-from drakit.drivers.cpumem.qos.steward import qos_steward
+from drakit.drivers.cpumem.qos.reconciler import qos_reconciler
 from drakit.drivers.cpumem.settings import CpuMemConfig
-from drakit.kit.driver import Driver, Entry, Holdings
-from drakit.kit.ledger import Ledger
-from drakit.kit.steward import Steward, Stewards
+from drakit.kit.claims.checkpoint import Checkpoint
+from drakit.kit.driver import Driver, PreparedClaim, PreparedClaims
+from drakit.kit.reconciler import Reconciler, Reconcilers
 from drakit.machine.model import Machine
 from drakit.wire.kube import Client, find_cluster
 
@@ -50,7 +50,7 @@ class Discovery:
     def __call__(self, config: CpuMemConfig, node: str) -> CpuMem:
         """The driver for the machine as it is now. Raises ``OSError``.
 
-        If :meth:`steward` was called before, the configured pools get their size first.
+        If :meth:`reconciler` was called before, the configured pools get their size first.
         """
         if self._pools is not None and not self._established:
             self._established = True
@@ -70,7 +70,7 @@ class Discovery:
         self._say([*driver.inventory.warnings, *doubts(config.hugepages, machine), *read])
         return driver
 
-    def steward(self, config: CpuMemConfig, node: str) -> Steward:
+    def reconciler(self, config: CpuMemConfig, node: str) -> Reconciler:
         """Who keeps page pools and the cgroups of pods; for a process that serves, or uninstalls."""
         pools = configured_pools(config, withheld_pages)
         self._pools, self._established = pools, False
@@ -80,8 +80,8 @@ class Discovery:
             return Client(find_cluster(kubeconfig=config.kubeconfig or None))
 
         specs = ApiPodSpecs(connect, node)
-        qos = qos_steward(config.cgroup_root, record, policy_of, specs)
-        return Stewards(pools, qos, OwnershipEvents(connect, node, self._ownership))
+        qos = qos_reconciler(config.cgroup_root, record, policy_of, specs)
+        return Reconcilers(pools, qos, OwnershipEvents(connect, node, self._ownership))
 
     def _ownership(self) -> Ownership:
         """As it was last looked at."""
@@ -135,20 +135,20 @@ def withheld_pages(driver: Driver) -> Mapping[PoolKey, int]:
     }
 
 
-def _claims(config: CpuMemConfig) -> Holdings:
+def _claims(config: CpuMemConfig) -> PreparedClaims:
     """The claims written down on this node; none where the driver has never served."""
-    directory = config.ledger_dir(DRIVER)
+    directory = config.checkpoint_dir(DRIVER)
     if not os.path.isdir(directory):
-        return Holdings()
-    ledger = Ledger(directory)
-    ledger.refresh()
-    return ledger.holdings
+        return PreparedClaims()
+    checkpoint = Checkpoint(directory)
+    checkpoint.refresh()
+    return checkpoint.prepared_claims
 
 
-def _claimed_pages(entries: Iterable[Entry]) -> dict[PoolKey, int]:
+def _claimed_pages(entries: Iterable[PreparedClaim]) -> dict[PoolKey, int]:
     found: dict[PoolKey, int] = {}
     for entry in entries:
-        for grant in entry.grants:
-            for key, pages in pages_by_amount(grant).items():
+        for prepared in entry.prepared_devices:
+            for key, pages in pages_by_amount(prepared).items():
                 found[key] = found.get(key, 0) + pages
     return found

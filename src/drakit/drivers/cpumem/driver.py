@@ -9,7 +9,7 @@ from typing import Final
 
 from drakit.drivers.cpumem.assign import assign
 from drakit.drivers.cpumem.combined import combined
-from drakit.drivers.cpumem.enforce import shape
+from drakit.drivers.cpumem.enforce import container_resources
 from drakit.drivers.cpumem.inventory import Inventory, PagesOfNodes
 from drakit.drivers.cpumem.kinds import CDI_KIND, DRIVER
 from drakit.drivers.cpumem.offer import device
@@ -18,7 +18,15 @@ from drakit.drivers.cpumem.qos.planner import Knob, Policy
 from drakit.drivers.cpumem.settings import CpuMemConfig, LayoutName
 from drakit.drivers.cpumem.split import split
 from drakit.drivers.cpumem.zones import GROUPINGS, Grouping
-from drakit.kit.driver import Assignment, Claim, Container, Holdings, Offer, PoolOffer, Shape
+from drakit.kit.driver import (
+    Assignment,
+    Claim,
+    Container,
+    DesiredResources,
+    Offer,
+    PoolOffer,
+    PreparedClaims,
+)
 from drakit.machine.model import Machine
 
 LAYOUTS: Final[Mapping[LayoutName, Layout]] = {"combined": combined, "split": split}
@@ -45,13 +53,13 @@ class CpuMem:
         devices = tuple(device(self.inventory, place) for place in self.places)
         return Offer(pools=(PoolOffer(devices),), limits=self.inventory.limits)
 
-    def assign(self, claim: Claim, holdings: Holdings) -> Assignment:
+    def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
         """CPUs as the CPU driver chooses them, memory and hugepages near them."""
-        return assign(self.inventory, self.places, claim, holdings)
+        return assign(self.inventory, self.places, claim, prepared_claims)
 
-    def enforce(self, container: Container, holdings: Holdings) -> Shape:
+    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
         """What was claimed for who has claims; the shared CPUs for all others."""
-        return shape(self.inventory, self.policy, container, holdings)
+        return container_resources(self.inventory, self.policy, container, prepared_claims)
 
 
 def cpumem_driver(

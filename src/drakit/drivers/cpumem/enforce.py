@@ -13,8 +13,6 @@ from dataclasses import replace
 from typing import Final
 
 from drakit.core.cpuset import CpuSet
-from drakit.drivers.cpu.enforce import check_owner
-from drakit.drivers.cpu.enforce import shape as cpu_shape
 from drakit.drivers.cpumem.desired import Desired, desired
 from drakit.drivers.cpumem.inventory import Inventory
 from drakit.drivers.cpumem.qos.layout import QosClass, place_of
@@ -25,19 +23,23 @@ from drakit.drivers.cpumem.qos.planner import (
     container_memory_limit,
     container_values,
 )
-from drakit.kit.driver import Container, Holdings, Refused, Shape
+from drakit.drivers.models.cpu_enforcement import check_owner
+from drakit.drivers.models.cpu_enforcement import desired as cpu_shape
+from drakit.kit.driver import Container, DesiredResources, PreparedClaims, RejectedError
 from drakit.machine.model import CgroupMode, Machine
 
 _RESERVATION_LIMITS: Final = (5, 7)
 """The first kernel whose hugetlb controller limits reservations too (``rsvd.max``)."""
 
 
-def shape(inventory: Inventory, policy: Policy, container: Container, holdings: Holdings) -> Shape:
-    """The container's limits. Raises :class:`Refused` if it must not run."""
+def container_resources(
+    inventory: Inventory, policy: Policy, container: Container, prepared_claims: PreparedClaims
+) -> DesiredResources:
+    """The container's limits. Raises :class:`RejectedError` if it must not run."""
     for use in container.uses:
         check_owner(container, use, "what it holds is that pod's alone")
     managed = inventory.config.manage_cpus
-    base = cpu_shape(inventory.cpus, container, holdings) if managed else Shape()
+    base = cpu_shape(inventory.cpus, container, prepared_claims) if managed else DesiredResources()
     wanted = desired(container.uses)
     facts = ContainerFacts(
         shares=wanted.shares,
@@ -59,7 +61,7 @@ def _memory_nodes(inventory: Inventory, container: Container, wanted: Desired) -
         return None
     nodes = wanted.nodes & inventory.memory_nodes
     if not nodes:
-        raise Refused(
+        raise RejectedError(
             f"the memory of NUMA nodes {wanted.nodes}, which {container}'s claims are of, is gone; "
             f"bring it online, or delete the pod so that it gets other memory",
             reason="offline",

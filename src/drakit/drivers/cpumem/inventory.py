@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from drakit.core.cpuset import EMPTY, CpuSet
-from drakit.drivers.cpu.node import Names, NodeCpus
 from drakit.drivers.cpumem.kinds import CPU, MEMORY, Kind, amount_key, hugepages
 from drakit.drivers.cpumem.reservation import Reservation
 from drakit.drivers.cpumem.settings import CpuMemConfig
+from drakit.drivers.models.cpus import Names, NodeCpus
 from drakit.machine.model import HugepagePool, Machine, NumaNode
 
 PagesOfNodes = Mapping[int, Mapping[int, int]]
@@ -90,7 +90,7 @@ class Inventory:
 
     @cached_property
     def limits(self) -> Mapping[str, int]:
-        """How much all claims together may draw, by the ledger's keys. CPUs are guarded by number."""
+        """How much all claims together may draw, by the checkpoint's keys. CPUs are guarded by number."""
         return {
             amount_key(stock.node, kind): amount
             for stock in self.stocks
@@ -100,7 +100,7 @@ class Inventory:
 
     @cached_property
     def memory_nodes(self) -> CpuSet:
-        """Nodes that may stand in ``cpuset.mems``: the kernel refuses those without memory."""
+        """Nodes that may stand in ``cpuset.mems``: the kernel rejects those without memory."""
         return CpuSet(node.id for node in self.machine.numa_nodes if node.memory_bytes)
 
     def withheld(self, node: int, page_size: int) -> int:

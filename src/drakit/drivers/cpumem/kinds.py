@@ -70,7 +70,7 @@ def kernel_name(kind: Kind) -> str:
 
 
 def amount_key(node: int, kind: Kind) -> str:
-    """The key under which the ledger counts a kind on a NUMA node: ``numa0/memory``."""
+    """The key under which the checkpoint counts a kind on a NUMA node: ``numa0/memory``."""
     return f"{_NODE}{node}/{kind.name}"
 
 

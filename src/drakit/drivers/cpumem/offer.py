@@ -15,11 +15,11 @@ from drakit.core.objects import (
     string_attribute,
 )
 from drakit.core.quantity import ZERO
-from drakit.drivers.cpu.node import pcie_roots
 from drakit.drivers.cpumem.inventory import Inventory
 from drakit.drivers.cpumem.kinds import DRIVER, Kind, hugepages
 from drakit.drivers.cpumem.places import Place
 from drakit.drivers.cpumem.zones import Zone
+from drakit.drivers.models.cpus import pcie_roots
 
 PAGES_READY: Final = f"{DRIVER}/HugepagesReady"
 PAGES_UNAVAILABLE: Final = f"{DRIVER}/HugepagesUnavailable"

@@ -16,7 +16,7 @@ from drakit.drivers.cpumem.hugepages.pools import pages_by_amount
 from drakit.drivers.cpumem.hugepages.settings import PoolKey
 from drakit.drivers.cpumem.hugepages.sizes import kernel_size_name
 from drakit.drivers.cpumem.hugepages.usage import parse_numa_stat
-from drakit.kit.driver import Entry
+from drakit.kit.driver import PreparedClaim
 from drakit.machine.model import Machine
 
 _POD: Final = re.compile(r"(?:.*-)?pod(?P<uid>[0-9A-Za-z._-]+?)(?:\.slice)?")
@@ -26,7 +26,7 @@ _DEEPEST: Final = 6
 
 
 def held_by_others(
-    machine: Machine, entries: Iterable[Entry], cgroup_root: str
+    machine: Machine, entries: Iterable[PreparedClaim], cgroup_root: str
 ) -> dict[int, dict[int, int]]:
     """Pages in use that are not our claims', by NUMA node and page size in bytes.
 
@@ -46,7 +46,9 @@ def held_by_others(
     }
 
 
-def _own_pages(machine: Machine, entries: list[Entry], cgroup_root: str) -> dict[PoolKey, int]:
+def _own_pages(
+    machine: Machine, entries: list[PreparedClaim], cgroup_root: str
+) -> dict[PoolKey, int]:
     sizes = {pool.size_bytes for node in machine.numa_nodes for pool in node.hugepages}
     counted: set[str] = set()
     found: dict[PoolKey, int] = {}
@@ -64,10 +66,10 @@ def _own_pages(machine: Machine, entries: list[Entry], cgroup_root: str) -> dict
     return found
 
 
-def _claimed(entry: Entry) -> dict[PoolKey, int]:
+def _claimed(entry: PreparedClaim) -> dict[PoolKey, int]:
     found: dict[PoolKey, int] = {}
-    for grant in entry.grants:
-        for key, pages in pages_by_amount(grant).items() if not grant.admin_access else ():
+    for prepared in entry.prepared_devices:
+        for key, pages in pages_by_amount(prepared).items() if not prepared.admin_access else ():
             found[key] = found.get(key, 0) + pages
     return found
 

@@ -16,7 +16,7 @@ from drakit.drivers.cpumem.hugepages.sizes import kernel_size_name, size_name
 from drakit.drivers.cpumem.qos.kubeletconfig import KubeletFiles
 from drakit.drivers.cpumem.qos.ownership import decide
 from drakit.drivers.cpumem.settings import CpuMemConfig
-from drakit.kit.selfcheck import Finding
+from drakit.kit.preflight import Finding
 from drakit.machine.discover import discover
 from drakit.machine.model import Machine
 

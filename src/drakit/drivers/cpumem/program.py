@@ -20,7 +20,7 @@ PROGRAM = Program(
     "Allocation.",
     config=CpuMemConfig,
     discover=_DISCOVERY,
-    steward=_DISCOVERY.steward,
+    reconciler=_DISCOVERY.reconciler,
     gauges=gauges,
     driver=DRIVER,
     rivals=lambda config: ("dra.cpu",) if config.manage_cpus else (),

@@ -137,8 +137,8 @@ def _kind(name: str) -> Kind:
 def _bytes(name: str, text: str) -> int:
     try:
         amount = Quantity(text)
-    except QuantityError as problem:
-        raise ValueError(f"{name}: {problem}") from problem
+    except QuantityError as error:
+        raise ValueError(f"{name}: {error}") from error
     if amount.nanos < 0 or amount.ceil() >= 1 << 62:
         raise ValueError(f"{name}={text} is no amount of memory")
     return amount.ceil()

@@ -9,7 +9,7 @@ import msgspec
 from drakit.drivers.cpu.config import CpuSettings, GroupBy
 from drakit.drivers.cpumem.hugepages.settings import HugepageSettings, PageCounts
 from drakit.drivers.cpumem.reservation import Reservation
-from drakit.kit.configuration import setting
+from drakit.kit.config.settings import setting
 
 LayoutName = Literal["combined", "split"]
 MemoryQosMode = Literal["off", "claims", "all"]
@@ -104,8 +104,8 @@ class CpuMemConfig(CpuSettings, frozen=True):
         ):
             try:
                 parse()
-            except ValueError as problem:
-                raise ValueError(f"{key}: {problem}") from problem
+            except ValueError as error:
+                raise ValueError(f"{key}: {error}") from error
         if not 0 <= self.memory_throttling_factor <= 1:
             raise ValueError(
                 f"memoryThrottlingFactor must be between 0 and 1, not {self.memory_throttling_factor}"

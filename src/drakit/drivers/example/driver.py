@@ -22,20 +22,20 @@ from drakit.core.objects import (
     string_attribute,
 )
 from drakit.core.quantity import Quantity
-from drakit.kit.configuration import did_you_mean, setting
+from drakit.kit.config.options import HostOptions
+from drakit.kit.config.settings import did_you_mean, setting
 from drakit.kit.driver import (
-    Allotment,
+    AllocatedDevice,
     Assignment,
     Claim,
     Container,
-    Grant,
-    Holdings,
+    DesiredResources,
     Offer,
     PoolOffer,
-    Refused,
-    Shape,
+    PreparedClaims,
+    PreparedDevice,
+    RejectedError,
 )
-from drakit.kit.options import HostOptions
 
 NAME: Final = "gpu.example.com"
 CDI_KIND: Final = "k8s.gpu.example.com/gpu"
@@ -63,7 +63,7 @@ class Sharing(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Parameters(Struct, frozen=True, forbid_unknown_fields=True):
-    """Opaque configuration of a claim: strict, versioned, unknown fields refused."""
+    """Opaque configuration of a claim: strict, versioned, unknown fields rejected."""
 
     api_version: Literal["gpu.resource.example.com/v1alpha1"] = PARAMETERS_VERSION
     kind: Literal["GpuConfig"] = "GpuConfig"
@@ -96,27 +96,29 @@ class ExampleDriver:
         )
         return Offer(pools=(PoolOffer(devices=tuple(devices)),))
 
-    def assign(self, claim: Claim, holdings: Holdings) -> Assignment:
+    def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
         """Exactly the scheduler's devices, announced to the container by variables."""
-        return Assignment(tuple(self._grant(allotment) for allotment in claim.allotments))
+        return Assignment(
+            tuple(self._prepared_device(allocated) for allocated in claim.allocated_devices)
+        )
 
-    def enforce(self, container: Container, holdings: Holdings) -> Shape:
+    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
         """Simulated devices need nothing of the runtime beyond CDI."""
-        return Shape()
+        return DesiredResources()
 
-    def _grant(self, allotment: Allotment) -> Grant:
-        index = allotment.device.removeprefix("gpu-")
+    def _prepared_device(self, allocated: AllocatedDevice) -> PreparedDevice:
+        index = allocated.device.removeprefix("gpu-")
         if not index.isdecimal() or int(index) >= self.config.device_count:
-            raise Refused(
-                f"this node has no device {allotment.device}: it simulates "
+            raise RejectedError(
+                f"this node has no device {allocated.device}: it simulates "
                 f"{self.config.device_count}, numbered from 0",
                 reason="unknown-device",
             )
-        parameters = _parameters(allotment)
+        parameters = _parameters(allocated)
         prefix = f"GPU_DEVICE_{index}"
-        return allotment.grant(
+        return allocated.prepared(
             env={
-                prefix: allotment.device,
+                prefix: allocated.device,
                 f"{prefix}_SHARING_STRATEGY": parameters.sharing.strategy,
             },
         )
@@ -125,20 +127,20 @@ class ExampleDriver:
         return uuid.uuid5(uuid.NAMESPACE_DNS, f"{index}.{self.node}.{NAME}")
 
 
-def _parameters(allotment: Allotment) -> Parameters:
+def _parameters(allocated: AllocatedDevice) -> Parameters:
     """The last configuration counts: the claim's own comes after its class's."""
-    if not allotment.config:
+    if not allocated.config:
         return Parameters()
-    given = allotment.config[-1].parameters
+    given = allocated.config[-1].parameters
     try:
         return msgspec.convert(given, Parameters)
-    except msgspec.ValidationError as problem:
+    except msgspec.ValidationError as error:
         hint = ""
         if isinstance(given, dict):
             unknown = [key for key in given if key not in Parameters.__struct_encode_fields__]
             hint = did_you_mean(unknown[0], Parameters.__struct_encode_fields__) if unknown else ""
-        raise Refused(
-            f"the opaque configuration for request {allotment.request} is not understood: "
-            f"{problem}{hint}",
+        raise RejectedError(
+            f"the opaque configuration for request {allocated.request} is not understood: "
+            f"{error}{hint}",
             reason="policy",
-        ) from problem
+        ) from error

@@ -12,7 +12,7 @@ class CelError(Exception):
 
 
 class CelCompileError(CelError):
-    """The API server refuses an object with this expression; *position* is a character offset."""
+    """The API server rejects an object with this expression; *position* is a character offset."""
 
     def __init__(self, reason: str, position: int = 0) -> None:
         super().__init__(reason)

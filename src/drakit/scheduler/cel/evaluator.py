@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from drakit.scheduler.cel.checker import Checked
+from drakit.scheduler.cel.checker.checker import Checked
 from drakit.scheduler.cel.errors import CelCompileError, CelRuntimeError, CelUnsupportedError
-from drakit.scheduler.cel.functions import FUNCTIONS
-from drakit.scheduler.cel.regex import RegexError, UnsafeRegexError, compiled
-from drakit.scheduler.cel.syntax import (
+from drakit.scheduler.cel.stdlib.functions import FUNCTIONS
+from drakit.scheduler.cel.stdlib.regex import RegexError, UnsafeRegexError, compiled
+from drakit.scheduler.cel.syntax.tree import (
     Call,
     Comprehension,
     Ident,
@@ -490,7 +490,7 @@ def _applied(function: Callable[..., Value], codes: list[Code]) -> Code:
 
 
 def _folded(function: Callable[..., Value], argument: Literal) -> Code:
-    """A conversion of a constant: done once, and an error already refuses the expression."""
+    """A conversion of a constant: done once, and an error already rejects the expression."""
     try:
         value = function(argument.value)
     except CelRuntimeError as error:

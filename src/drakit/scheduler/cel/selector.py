@@ -5,13 +5,11 @@ from __future__ import annotations
 import functools
 from typing import Any, Final
 
-from drakit.core.deepstack import deep_stack
 from drakit.core.objects import Attribute, Device
-from drakit.scheduler.cel import semver
-from drakit.scheduler.cel import types as t
-from drakit.scheduler.cel.amounts import stored
-from drakit.scheduler.cel.checker import NEW, STORED, Checked, Environment, check
-from drakit.scheduler.cel.cost import COST_LIMIT, estimate
+from drakit.scheduler.cel.checker import types as t
+from drakit.scheduler.cel.checker.checker import NEW, STORED, Checked, Environment, check
+from drakit.scheduler.cel.checker.cost import COST_LIMIT, estimate
+from drakit.scheduler.cel.checker.validators import validate
 from drakit.scheduler.cel.errors import (
     CelCompileError,
     CelCostError,
@@ -19,10 +17,12 @@ from drakit.scheduler.cel.errors import (
     CelTypeError,
 )
 from drakit.scheduler.cel.evaluator import Program, build
-from drakit.scheduler.cel.parser import parse
-from drakit.scheduler.cel.syntax import Node
-from drakit.scheduler.cel.validators import validate
+from drakit.scheduler.cel.stdlib import semver
+from drakit.scheduler.cel.stdlib.quantities import stored
+from drakit.scheduler.cel.syntax.parser import parse
+from drakit.scheduler.cel.syntax.tree import Node
 from drakit.scheduler.cel.values import DeviceValue, DomainMap, Value, type_name
+from drakit.scheduler.recursion import deep_stack
 
 HINT: Final = (
     "consider using CEL optional chaining (.? followed by orValue()) "
@@ -33,11 +33,11 @@ HINT: Final = (
 class Selector:
     """An expression that picks devices.
 
-    *refusal* is why the API server would not take an object with this expression now, if it would
+    *rejection* is why the API server would not take an object with this expression now, if it would
     not; the scheduler evaluates stored expressions by slightly wider rules.
     """
 
-    __slots__ = ("_program", "expression", "max_cost", "refusal", "root")
+    __slots__ = ("_program", "expression", "max_cost", "rejection", "root")
 
     def __init__(
         self,
@@ -45,12 +45,12 @@ class Selector:
         root: Node,
         program: Program,
         max_cost: int,
-        refusal: CelCompileError | None,
+        rejection: CelCompileError | None,
     ) -> None:
         self.expression = expression
         self.root = root
         self.max_cost = max_cost
-        self.refusal = refusal
+        self.rejection = rejection
         self._program = program
 
     def matches(self, device: DeviceValue) -> bool:
@@ -71,18 +71,18 @@ def compile_selector(expression: str) -> Selector:
         checked = _checked(root, STORED)
         program = build(root, checked)
         cost = estimate(root, checked)
-        return Selector(expression, root, program, cost, _refusal(root, cost))
+        return Selector(expression, root, program, cost, _rejection(root, cost))
 
 
-def refusal(expression: str) -> CelCompileError | None:
-    """Why the API server refuses a new object with this expression, or None."""
+def rejection(expression: str) -> CelCompileError | None:
+    """Why the API server rejects a new object with this expression, or None."""
     try:
-        return compile_selector(expression).refusal
+        return compile_selector(expression).rejection
     except CelCompileError as error:
         return error
 
 
-def _refusal(root: Node, cost: int) -> CelCompileError | None:
+def _rejection(root: Node, cost: int) -> CelCompileError | None:
     try:
         _checked(root, NEW)
     except CelCompileError as error:

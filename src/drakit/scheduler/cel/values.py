@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from drakit.scheduler.cel.amounts import Amount
 from drakit.scheduler.cel.errors import CelRuntimeError
-from drakit.scheduler.cel.semver import Semver
-from drakit.scheduler.cel.syntax import UInt
+from drakit.scheduler.cel.stdlib.quantities import Amount
+from drakit.scheduler.cel.stdlib.semver import Semver
+from drakit.scheduler.cel.syntax.tree import UInt
 
 Value: TypeAlias = Any
 """A value of the expression language."""

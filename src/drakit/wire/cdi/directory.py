@@ -1,7 +1,7 @@
 """One CDI file per claim, kept in a directory the runtime watches.
 
 The directory is shared with other drivers, and after a reboot it is empty: it holds nothing that
-could not be made again from the ledger. Only files of our own kind are ever written, listed or
+could not be made again from the checkpoint. Only files of our own kind are ever written, listed or
 removed; their name is ``<vendor>-<class>_<id>.json``, the convention for transient files.
 """
 
@@ -47,7 +47,7 @@ class CdiDirectory:
     """The files of one kind in one directory. Holds no state besides the disk's.
 
     Everything may be repeated, also after a crash in the middle. Writing several files at once
-    from several processes is safe; the ledger's lock keeps two from deciding about one claim.
+    from several processes is safe; the checkpoint's lock keeps two from deciding about one claim.
     """
 
     def __init__(self, path: str, kind: str) -> None:
@@ -78,8 +78,8 @@ class CdiDirectory:
             if _content(path) != data:
                 atomicfile.ensure_directory(self.path)
                 atomicfile.write_atomic(path, data, _MODE)
-        except OSError as problem:
-            raise self._explained(problem, path) from problem
+        except OSError as error:
+            raise self._explained(error, path) from error
         return path
 
     def remove(self, id_: str) -> bool:
@@ -87,8 +87,8 @@ class CdiDirectory:
         path = self.file_of(id_)
         try:
             return atomicfile.remove_durably(path)
-        except OSError as problem:
-            raise self._explained(problem, path) from problem
+        except OSError as error:
+            raise self._explained(error, path) from error
 
     def entries(self) -> dict[str, Entry]:
         """All files of ours by id, also those that nobody can read. Others are not looked at."""
@@ -116,8 +116,8 @@ class CdiDirectory:
         """Remove temporary files that a dead writer of this kind left; returns their paths."""
         try:
             return atomicfile.clean_temporaries(self.path, self._prefix)
-        except OSError as problem:
-            raise self._explained(problem, self.path) from problem
+        except OSError as error:
+            raise self._explained(error, self.path) from error
 
     def ids(self) -> list[str]:
         """The ids of our files, sorted. What cannot be an id was not written by us."""
@@ -125,8 +125,8 @@ class CdiDirectory:
             names = os.listdir(self.path)
         except FileNotFoundError:
             return []
-        except OSError as problem:
-            raise self._explained(problem, self.path) from problem
+        except OSError as error:
+            raise self._explained(error, self.path) from error
         ids = []
         for name in sorted(names):
             id_ = name.removeprefix(self._prefix).removesuffix(".json")
@@ -142,8 +142,8 @@ class CdiDirectory:
         try:
             with open(path, "rb") as file:
                 spec = decode_spec(file.read())
-        except (OSError, CdiError) as problem:
-            return Entry(path=path, spec=None, problem=str(problem))
+        except (OSError, CdiError) as error:
+            return Entry(path=path, spec=None, problem=str(error))
         if spec.kind != self.kind:
             return Entry(path=path, spec=None, problem=f"holds devices of {spec.kind}")
         return Entry(path=path, spec=spec)

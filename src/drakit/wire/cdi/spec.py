@@ -324,8 +324,8 @@ def decode_spec(data: bytes) -> Spec:
     """Read and check a JSON file as strictly as runtimes do. Raises :class:`CdiError`."""
     try:
         spec = msgspec.json.decode(data, type=Spec)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
-        raise CdiError(f"not a CDI specification: {problem}") from problem
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CdiError(f"not a CDI specification: {error}") from error
     check_spec(spec)
     return spec
 
@@ -334,7 +334,7 @@ def spec_from_builtins(document: object) -> Spec:
     """Read and check a parsed document (YAML). Raises :class:`CdiError`."""
     try:
         spec = msgspec.convert(document, type=Spec)
-    except (msgspec.ValidationError, RecursionError) as problem:
-        raise CdiError(f"not a CDI specification: {problem}") from problem
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise CdiError(f"not a CDI specification: {error}") from error
     check_spec(spec)
     return spec

@@ -8,10 +8,10 @@
 Errors are :class:`KubeError` and say what was asked, what the server answered and what to do.
 """
 
+from drakit.wire.kube.access.config import Cluster, find_cluster, in_cluster
+from drakit.wire.kube.access.endpoint import Endpoint
 from drakit.wire.kube.backoff import Backoff
 from drakit.wire.kube.client import EVERYTHING, Client, Listing, Patch, Selection
-from drakit.wire.kube.config import Cluster, find_cluster, in_cluster
-from drakit.wire.kube.endpoint import Endpoint
 from drakit.wire.kube.errors import (
     AlreadyExists,
     ApiError,
@@ -33,8 +33,6 @@ from drakit.wire.kube.errors import (
     Unauthorized,
 )
 from drakit.wire.kube.http import Limits
-from drakit.wire.kube.reading import Found, read_all
-from drakit.wire.kube.reflector import Reflector
 from drakit.wire.kube.resources import (
     ACCESS_REVIEWS,
     CLAIM_TEMPLATES,
@@ -48,8 +46,10 @@ from drakit.wire.kube.resources import (
     Object,
     Resource,
 )
-from drakit.wire.kube.store import Change, Store
-from drakit.wire.kube.watching import EventKind, WatchEvent
+from drakit.wire.kube.watch.decoder import EventKind, WatchEvent
+from drakit.wire.kube.watch.reflector import Reflector
+from drakit.wire.kube.watch.snapshot import Found, read_all
+from drakit.wire.kube.watch.store import Change, Store
 
 __all__ = [
     "ACCESS_REVIEWS",

@@ -16,9 +16,10 @@ import msgspec
 from drakit import __version__
 from drakit.core import objects
 from drakit.wire.kube import decoding
-from drakit.wire.kube.config import Cluster
-from drakit.wire.kube.credentials import Certificate
-from drakit.wire.kube.endpoint import query
+from drakit.wire.kube.access.config import Cluster
+from drakit.wire.kube.access.credentials import Certificate
+from drakit.wire.kube.access.endpoint import query
+from drakit.wire.kube.access.tls import TlsContexts
 from drakit.wire.kube.errors import (
     LONGEST_RETRY_AFTER,
     ApiError,
@@ -31,8 +32,7 @@ from drakit.wire.kube.errors import (
 )
 from drakit.wire.kube.http import Headers, Limits, Pool, Request, Response
 from drakit.wire.kube.resources import Object, Resource
-from drakit.wire.kube.tls import TlsContexts
-from drakit.wire.kube.watching import LineSplitter, WatchEvent, parse_event
+from drakit.wire.kube.watch.decoder import LineSplitter, WatchEvent, parse_event
 
 T = TypeVar("T")
 Document = Mapping[str, Any]
@@ -187,7 +187,7 @@ class Client:
 
         One stream only: it ends without error after about *seconds*, and raises ``Gone`` when the
         version is too old. *opened* is called when the server has agreed to watch.
-        :class:`~drakit.wire.kube.reflector.Reflector` makes one view of many.
+        :class:`~drakit.wire.kube.watch.reflector.Reflector` makes one view of many.
         """
         target = str(resource)
         parameters = [
@@ -351,7 +351,7 @@ class Client:
     @contextlib.asynccontextmanager
     async def _exchange(self, call: _Call) -> AsyncIterator[Response]:
         """A successful answer to *call*: failures are raised, short waits and 401 seen to."""
-        refused = False
+        rejected = False
         for attempt in range(1, _TRIES + 1):
             async with contextlib.AsyncExitStack() as stack:
                 request = await self._request(call)
@@ -360,9 +360,9 @@ class Client:
                     yield response
                     return
                 error = await self._failure(call, response)
-            if isinstance(error, Unauthorized) and not refused:
-                refused = True
-                self.cluster.credentials.refused()
+            if isinstance(error, Unauthorized) and not rejected:
+                rejected = True
+                self.cluster.credentials.rejected()
                 continue
             if attempt == _TRIES or not self._worth_waiting(error):
                 raise error

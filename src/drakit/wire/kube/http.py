@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import h11
 
-from drakit.wire.kube.endpoint import Endpoint
+from drakit.wire.kube.access.endpoint import Endpoint
 from drakit.wire.kube.errors import ConnectionFailed, ProtocolError
 
 _READ_SIZE: Final = 64 * 1024

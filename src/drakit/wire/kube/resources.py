@@ -10,7 +10,7 @@ import msgspec
 from drakit.core import objects
 from drakit.core.quantity import QuantityError
 from drakit.wire.kube import decoding
-from drakit.wire.kube.endpoint import quote
+from drakit.wire.kube.access.endpoint import quote
 from drakit.wire.kube.errors import DecodeError
 from drakit.wire.kube.overlay import overlay
 

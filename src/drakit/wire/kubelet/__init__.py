@@ -1,6 +1,6 @@
 """The kubelet's side of DRA: registration, claims and health over unix sockets."""
 
-from drakit.wire.kubelet.calls import request_id
+from drakit.wire.kubelet.batch import request_id
 from drakit.wire.kubelet.plugin import DEFAULT_KUBELET_ROOT, KubeletPlugin
 from drakit.wire.kubelet.sockets import SocketInUseError, SocketPathError
 from drakit.wire.kubelet.values import (
@@ -11,7 +11,7 @@ from drakit.wire.kubelet.values import (
     DeviceHealth,
     DraHandler,
     Health,
-    PreparedDevice,
+    KubeletDevice,
     RegistrationPhase,
     RegistrationState,
 )
@@ -25,8 +25,8 @@ __all__ = [
     "DeviceHealth",
     "DraHandler",
     "Health",
+    "KubeletDevice",
     "KubeletPlugin",
-    "PreparedDevice",
     "RegistrationPhase",
     "RegistrationState",
     "SocketInUseError",

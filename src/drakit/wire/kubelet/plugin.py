@@ -46,7 +46,7 @@ class KubeletPlugin:
     answer, :meth:`register`; at the end :meth:`close`, which removes both sockets.
 
     *instance_uid* (the pod's UID) gives this instance sockets of its own, so that an old and a new
-    instance run side by side during a rolling update. Without it a second instance is refused.
+    instance run side by side during a rolling update. Without it a second instance is rejected.
     The directories must have the same path for the kubelet as for this process.
     """
 

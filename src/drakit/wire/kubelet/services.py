@@ -23,7 +23,7 @@ from drakit.wire.kubelet import (
     health_v1alpha1_pb2,
     pluginregistration_pb2,
 )
-from drakit.wire.kubelet.calls import Outcome, Work, next_request, serve_claims
+from drakit.wire.kubelet.batch import Outcome, Work, next_request, serve_claims
 from drakit.wire.kubelet.health import HealthFeed
 from drakit.wire.kubelet.values import (
     CALL_SECONDS,
@@ -31,7 +31,7 @@ from drakit.wire.kubelet.values import (
     ClaimRef,
     DeviceHealth,
     DraHandler,
-    PreparedDevice,
+    KubeletDevice,
 )
 
 log = logging.getLogger(__name__)
@@ -168,7 +168,7 @@ class ClaimService:
             self._finished(CallRecord(number, method, version, len(claims), failed, taken))
         return outcomes
 
-    def _device(self, device: PreparedDevice) -> Any:
+    def _device(self, device: KubeletDevice) -> Any:
         message = self._api.messages.Device(
             request_names=base_names(device.request_names),
             pool_name=device.pool,

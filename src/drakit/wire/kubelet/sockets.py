@@ -123,9 +123,9 @@ def bind(path: str) -> BoundSocket:
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         listening.bind(path)
-    except BaseException as problem:
+    except BaseException as error:
         listening.close()
-        if isinstance(problem, OSError) and problem.errno == errno.EADDRINUSE:
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
             raise _not_replaceable(path) from None
         raise
     try:
@@ -154,17 +154,17 @@ def _not_replaceable(path: str) -> Exception:
 
 def remove_if_dead(path: str) -> bool:
     """Remove the socket file *path* if no process listens on it; says whether it was removed."""
-    if not _refuses(path):
+    if not _rejects(path):
         return False
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     return True
 
 
-def _refuses(path: str) -> bool:
+def _rejects(path: str) -> bool:
     """Whether *path* is a socket nobody listens on.
 
-    Only a refused connection says so. A full backlog (EAGAIN) or a missing permission means that
+    Only a rejected connection says so. A full backlog (EAGAIN) or a missing permission means that
     somebody is there.
     """
     try:

@@ -27,7 +27,7 @@ class ClaimRef:
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedDevice:
+class KubeletDevice:
     """One device made ready for the containers of a pod.
 
     ``request_names`` may carry subrequests (``main/sub``); the kubelet is told the base names.
@@ -60,7 +60,7 @@ class DraHandler(Protocol):
     claim alone too and is logged with its trace.
     """
 
-    async def prepare(self, claim: ClaimRef) -> Sequence[PreparedDevice]:
+    async def prepare(self, claim: ClaimRef) -> Sequence[KubeletDevice]:
         """Make the claim's devices ready and say which they are; the same ones every time."""
         ...
 
@@ -102,7 +102,7 @@ class RegistrationPhase(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class RegistrationState:
-    """What the kubelet last said about the registration, and why it refused if it did."""
+    """What the kubelet last said about the registration, and why it rejected if it did."""
 
     phase: RegistrationPhase = RegistrationPhase.WAITING
     error: str = ""

@@ -124,7 +124,7 @@ _POD_EVENTS: Final = frozenset(POD_METHODS.values())
 _CONTAINER_EVENTS: Final = frozenset(CONTAINER_METHODS.values())
 
 # Validation is never subscribed to. Should a runtime ask all the same, an empty answer accepts;
-# "unimplemented" would make it refuse every container of the node.
+# "unimplemented" would make it reject every container of the node.
 _IGNORED: Final = frozenset({"Shutdown", "ValidateContainerAdjustment"})
 
 M = TypeVar("M", bound=Message)
@@ -135,10 +135,10 @@ def _parse(message: type[M], payload: Payload) -> M:
     parsed = message()
     try:
         parsed.ParseFromString(payload)  # type: ignore[arg-type]
-    except DecodeError as problem:
+    except DecodeError as error:
         raise StatusError(
-            Code.INVALID_ARGUMENT, f"{message.DESCRIPTOR.name} does not parse: {problem}"
-        ) from problem
+            Code.INVALID_ARGUMENT, f"{message.DESCRIPTOR.name} does not parse: {error}"
+        ) from error
     return parsed
 
 

@@ -35,7 +35,7 @@ class Frame(NamedTuple):
 
 
 class MessageTooLongError(ValueError):
-    """A message that the peer would refuse; it was not sent."""
+    """A message that the peer would reject; it was not sent."""
 
     def __init__(self, length: int, limit: int) -> None:
         super().__init__(f"message of {length} bytes is longer than ttrpc allows ({limit} bytes)")

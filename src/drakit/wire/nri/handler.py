@@ -11,8 +11,8 @@ from drakit.wire.nri.values import Adjustment, Container, Pod, Resources, Update
 from drakit.wire.nri.versions import Features, NriVersion
 
 
-class Refusal(Exception):  # noqa: N818 - said to people: "refusal", not "refusal error"
-    """Raised by a handler to refuse what the runtime asks; the text reaches the pod's events."""
+class ContainerRejectedError(Exception):
+    """Raised by a handler to reject what the runtime asks; the text reaches the pod's events."""
 
 
 class RuntimeInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +35,7 @@ class Cause(StrEnum):
     DENIED = "permission denied"
     UNREACHABLE = "unreachable"
     REGISTRATION_REFUSED = "registration refused"
-    NOT_SYNCHRONISED = "not synchronised"
+    NOT_SYNCHRONISED = "not synchronized"
     LOST = "connection lost"
 
 
@@ -52,12 +52,12 @@ class Disconnect(msgspec.Struct, frozen=True, kw_only=True):
 class Handler:
     """What a plugin does. Override what you need; the rest does nothing.
 
-    The runtime serialises events: at most one of the coroutines runs at a time, except that one
+    The runtime serializes events: at most one of the coroutines runs at a time, except that one
     which missed the deadline may still be ending. It is then cancelled, and the runtime has
     been told that it failed. Everything may happen twice, for containers never seen before, and
     after a reconnect :meth:`synchronize` is the truth, whatever was believed before.
 
-    Raise :class:`Refusal` in ``create``, ``starting`` or ``update`` to make the operation fail
+    Raise :class:`ContainerRejectedError` in ``create``, ``starting`` or ``update`` to make the operation fail
     with that text; other exceptions do so too, as internal errors. The runtime ignores errors
     of the other methods. Never push updates from within one of these and wait for it.
     """
@@ -97,12 +97,12 @@ class Handler:
         """The container's process is gone; returns what that changes for others.
 
         Also sent for containers that never started and for creations that failed, even those
-        this plugin refused.
+        this plugin rejected.
         """
         return ()
 
     async def starting(self, pod: Pod, container: Container) -> None:
-        """The container is about to start: the last moment to refuse it."""
+        """The container is about to start: the last moment to reject it."""
 
     async def started(self, pod: Pod, container: Container) -> None:
         """The container runs."""

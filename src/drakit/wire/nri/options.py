@@ -33,7 +33,7 @@ class PluginOptions(msgspec.Struct, frozen=True, kw_only=True):
     events: frozenset[Event] = PINNING_EVENTS
     variables: tuple[str, ...] = EVERY_VARIABLE
     registration_timeout: float = 30.0
-    synchronisation_timeout: float = 30.0
+    synchronization_timeout: float = 30.0
     first_delay: float = 0.05
     longest_delay: float = 1.0
 

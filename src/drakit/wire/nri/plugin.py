@@ -22,7 +22,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from drakit.wire.nri import nri_pb2
-from drakit.wire.nri.conversation import Conversation, check_updates, handling_an_event
+from drakit.wire.nri.connection import Conversation, check_updates, handling_an_event
 from drakit.wire.nri.events import RUNTIME_SERVICE_NAME
 from drakit.wire.nri.handler import Cause, Disconnect, Handler, RuntimeInfo
 from drakit.wire.nri.options import PluginOptions
@@ -37,7 +37,7 @@ _GRACE_AT_THE_END: Final = 1.0
 _PUSH_TIMEOUT: Final = 10.0
 
 
-class PushRefusedError(Exception):
+class UpdateRejectedError(Exception):
     """Updates were not pushed, and it would be wrong to try: see the message."""
 
 
@@ -63,7 +63,7 @@ class NriPlugin:
 
     @property
     def runtime(self) -> RuntimeInfo | None:
-        """The runtime we are synchronised with now, if any."""
+        """The runtime we are synchronized with now, if any."""
         current = self._current
         return current.runtime if current is not None else None
 
@@ -107,7 +107,7 @@ class NriPlugin:
                 told = end.cause
             if self._options.descriptor is not None:
                 return
-            if conversation.synchronised.done() and clock() - begin >= _STEADY_AFTER:
+            if conversation.synchronized.done() and clock() - begin >= _STEADY_AFTER:
                 delay = self._options.first_delay
             await asyncio.sleep(delay * random.uniform(0.8, 1.2))  # noqa: S311 - jitter
             delay = min(delay * 1.7, self._options.longest_delay)
@@ -120,8 +120,8 @@ class NriPlugin:
         trunk = conversation.trunk
         try:
             await self._connect(trunk)
-        except OSError as problem:
-            return _why_not(problem, self._options.socket_path)
+        except OSError as error:
+            return _why_not(error, self._options.socket_path)
         self._current = conversation
         try:
             return await conversation.converse()
@@ -145,22 +145,22 @@ class NriPlugin:
     async def push(self, updates: Sequence[Update]) -> None:
         """Change containers although the runtime did not ask, one call for each.
 
-        Raises :class:`PushRefusedError` when this must not be tried – no synchronised runtime,
+        Raises :class:`UpdateRejectedError` when this must not be tried – no synchronized runtime,
         one whose NRI is older than 0.12.1 (it could wedge), or a handler still in progress (the
         runtime would wait for it and it for the runtime) – and :class:`PushFailedError` after
         trying all. Updating a container that is gone is no error.
         """
         if handling_an_event():
-            raise PushRefusedError(
+            raise UpdateRejectedError(
                 "updates cannot be pushed while an event is handled; return them instead"
             )
         current, line = self._current, self._line
-        if current is None or line is None or not current.synchronised.done():
-            raise PushRefusedError("updates cannot be pushed: no runtime is synchronised")
+        if current is None or line is None or not current.synchronized.done():
+            raise UpdateRejectedError("updates cannot be pushed: no runtime is synchronized")
         runtime = current.runtime
         if runtime is None or not runtime.features.unsolicited_updates:
             version = runtime.nri if runtime else "unknown"
-            raise PushRefusedError(
+            raise UpdateRejectedError(
                 f"updates cannot be pushed to NRI {version}: before 0.12.1 they can block the "
                 "runtime for good; they go with the next answer"
             )
@@ -203,19 +203,19 @@ def _serve_line(
 async def _on_line(
     line: asyncio.AbstractEventLoop, push: Coroutine[None, None, dict[str, str]]
 ) -> dict[str, str]:
-    """Run *push* in the loop *line*. Raises :class:`PushRefusedError` when that ends meanwhile."""
+    """Run *push* in the loop *line*. Raises :class:`UpdateRejectedError` when that ends meanwhile."""
     try:
         pushing = asyncio.run_coroutine_threadsafe(push, line)
-    except RuntimeError as problem:  # the loop is closed
+    except RuntimeError as error:  # the loop is closed
         push.close()
-        raise PushRefusedError("updates cannot be pushed: the plugin has ended") from problem
+        raise UpdateRejectedError("updates cannot be pushed: the plugin has ended") from error
     try:
         return await asyncio.wrap_future(pushing)
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        raise PushRefusedError("updates were not pushed: the plugin is ending") from None
+        raise UpdateRejectedError("updates were not pushed: the plugin is ending") from None
 
 
 async def _wind_up() -> None:

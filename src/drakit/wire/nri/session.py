@@ -158,7 +158,7 @@ class Session:
         if frame.kind != REQUEST:  # unary only; unknown types are for the future
             return None
         if frame.stream % 2 == 0 or frame.stream <= self._latest:
-            self._refuse(
+            self._reject(
                 frame.stream,
                 Code.INVALID_ARGUMENT,
                 f"stream {frame.stream} is even or not above {self._latest}",
@@ -166,12 +166,12 @@ class Session:
             return None
         self._latest = frame.stream
         if frame.data is None:
-            self._refuse(frame.stream, Code.RESOURCE_EXHAUSTED, "request is too long")
+            self._reject(frame.stream, Code.RESOURCE_EXHAUSTED, "request is too long")
             return None
         try:
             service, method, payload, nanoseconds = request_envelope(frame.data)
-        except DecodeError as problem:
-            self._refuse(frame.stream, Code.INVALID_ARGUMENT, f"request does not parse: {problem}")
+        except DecodeError as error:
+            self._reject(frame.stream, Code.INVALID_ARGUMENT, f"request does not parse: {error}")
             return None
         self._open.add(frame.stream)
         timeout = nanoseconds / 1e9 if nanoseconds else None
@@ -232,8 +232,8 @@ class Session:
         try:
             data = envelope.SerializeToString()
             frame = encode_frame(stream, RESPONSE, data, self._longest_sent)
-        except MessageTooLongError as problem:
-            return self.fail(stream, Code.RESOURCE_EXHAUSTED, str(problem))
+        except MessageTooLongError as error:
+            return self.fail(stream, Code.RESOURCE_EXHAUSTED, str(error))
         self._open.discard(stream)
         self._output.append(mux_message(self._serve, frame))
         return True
@@ -243,10 +243,10 @@ class Session:
         if stream not in self._open:
             return False
         self._open.discard(stream)
-        self._refuse(stream, code, message)
+        self._reject(stream, code, message)
         return True
 
-    def _refuse(self, stream: int, code: int, message: str) -> None:
+    def _reject(self, stream: int, code: int, message: str) -> None:
         if len(message) > _LONGEST_STATUS:
             message = message[:_LONGEST_STATUS] + "…"
         message = message.encode("utf-8", "replace").decode()  # file names may not be UTF-8

@@ -3,7 +3,7 @@
 The trunk serves calls of the peer, each in a task of its own, and makes calls to it. Every call
 is watched: if its answer is late, an error is sent in its place before the peer's patience ends.
 That is no courtesy. A runtime that hears nothing in time drops the plugin and *creates the
-container all the same*; an error in time makes it refuse the container.
+container all the same*; an error in time makes it reject the container.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Trunk(asyncio.Protocol):
         """Take bytes; start serving what they complete. Never waits for a handler."""
         try:
             events = self._session.receive(data)
-        except MuxError as problem:
-            self.abort(str(problem))
+        except MuxError as error:
+            self.abort(str(error))
             return
         for event in events:
             if isinstance(event, Request):

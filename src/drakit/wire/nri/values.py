@@ -146,7 +146,7 @@ class Adjustment(Value, frozen=True):
     """The answer to a create: changes to the new container, and to others beside it.
 
     An update for the container being created, or two for one container, would make the runtime
-    refuse the creation; such an answer is never sent.
+    reject the creation; such an answer is never sent.
     """
 
     resources: Resources = NOTHING

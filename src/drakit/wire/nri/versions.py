@@ -143,7 +143,7 @@ PINNING_EVENTS: Final = frozenset(
         Event.REMOVE_CONTAINER,
     }
 )
-"""What a driver that decides about CPUs and memory needs. Start is there to refuse a container
+"""What a driver that decides about CPUs and memory needs. Start is there to reject a container
 whose creation was missed; its answer can carry an error but no change."""
 
 

@@ -1,4 +1,4 @@
-"""A node on disk: a machine, a ledger, and the cgroups and processes of its pods."""
+"""A node on disk: a machine, a checkpoint, and the cgroups and processes of its pods."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from drakit.drivers.cpumem.audit.seen import Looker
 from drakit.drivers.cpumem.audit.verdict import Verdict, audit
 from drakit.drivers.cpumem.driver import CpuMem, cpumem_driver
 from drakit.drivers.cpumem.settings import CpuMemConfig
-from drakit.kit import names
-from drakit.kit.driver import Entry, Grant, Holdings
+from drakit.kit.claims import cdi_names as names
+from drakit.kit.driver import PreparedClaim, PreparedClaims, PreparedDevice
 from drakit.machine.model import HugepagePool, Machine
-from drakit.machine.synthetic import build
+from drakit.testing.synthetic import build
 
 MI, GI = 1 << 20, 1 << 30
 POD = "11111111-2222-3333-4444-555555555555"
@@ -30,16 +30,18 @@ def machine() -> Machine:
     return replace(made, numa_nodes=nodes)
 
 
-def claim(uid: str = "claim-a", consumer: str = POD) -> Entry:
+def claim(uid: str = "claim-a", consumer: str = POD) -> PreparedClaim:
     """CPUs 2-3, 256 Mi and 32 Mi of 2 Mi pages on node 1."""
-    grant = Grant(
+    prepared = PreparedDevice(
         request="all",
         pool="n",
         device="numa1",
         exclusive={"cpu": CpuSet.parse("2-3")},
         amounts={"numa1/memory": 256 * MI, "numa1/hugepages2Mi": 32 * MI},
     )
-    return Entry(uid=uid, namespace="default", name=uid, grants=(grant,), consumers=(consumer,))
+    return PreparedClaim(
+        uid=uid, namespace="default", name=uid, prepared_devices=(prepared,), consumers=(consumer,)
+    )
 
 
 @dataclass
@@ -48,7 +50,7 @@ class Node:
 
     place: Path
     config: CpuMemConfig = field(default_factory=lambda: CpuMemConfig(memory_qos="claims"))
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[PreparedClaim, ...] = ()
     _pids: int = 100
 
     @property
@@ -65,7 +67,7 @@ class Node:
         return self.place / "cgroup" / path / name
 
     def container(
-        self, pod_path: str, digit: str, *claims: Entry, comm: str = "app", **files: str
+        self, pod_path: str, digit: str, *claims: PreparedClaim, comm: str = "app", **files: str
     ) -> str:
         """A container of a pod; *files* with ``__`` for the dots of their names."""
         path = f"{pod_path}/cri-containerd-{digit * 64}.scope"
@@ -84,7 +86,9 @@ class Node:
     def audit(self) -> list[Verdict]:
         looker = self.looker()
         driver = self.driver
-        return audit(driver, driver.policy, Holdings(self.entries), looker.pods(), looker.read)
+        return audit(
+            driver, driver.policy, PreparedClaims(self.entries), looker.pods(), looker.read
+        )
 
 
 KIND = "dra.k8s.io/cpumem"

@@ -9,12 +9,20 @@ import pytest
 
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.cpu.config import CpuConfig
-from drakit.drivers.cpu.model import cpu_driver
+from drakit.drivers.cpu.driver import cpu_driver
 from drakit.drivers.cpumem.audit.verdict import Verdict, audit
 from drakit.drivers.cpumem.qos.planner import Policy
-from drakit.kit.driver import Grant, Holdings
-
-from .nodes import LIMIT, OTHER, OTHER_PATH, POD_PATH, Node, as_it_must_be, claim, machine
+from drakit.kit.driver import PreparedClaims, PreparedDevice
+from tests.drivers.cpumem.audit.nodes import (
+    LIMIT,
+    OTHER,
+    OTHER_PATH,
+    POD_PATH,
+    Node,
+    as_it_must_be,
+    claim,
+    machine,
+)
 
 CLAIMED = f"{POD_PATH}/cri-containerd-{'a' * 64}.scope"
 FREE = f"{OTHER_PATH}/cri-containerd-{'b' * 64}.scope"
@@ -135,10 +143,12 @@ def test_where_processes_cannot_be_seen_a_fitting_container_is_right(tmp_path: P
 def test_a_claim_of_one_request_is_looked_at_alone(tmp_path: Path) -> None:
     node = as_it_must_be(tmp_path)
     entry = node.entries[0]
-    more = Grant(
+    more = PreparedDevice(
         request="more", pool="n", device="numa1", amounts={"numa1/hugepages64Ki": 64 << 10}
     )
-    node.entries = (msgspec.structs.replace(entry, grants=(*entry.grants, more)),)
+    node.entries = (
+        msgspec.structs.replace(entry, prepared_devices=(*entry.prepared_devices, more)),
+    )
     assert verdict(node, CLAIMED).right, "it uses the first request only"
     pod = verdict(node, POD_PATH)
     assert [c.file for c in pod.checks if not c.right] == ["hugetlb.64KB.max"]
@@ -157,8 +167,10 @@ def test_cgroupfs_paths_and_crio_names_are_understood(tmp_path: Path) -> None:
 def test_exclusive_cpus_of_memory_only_claims_are_the_shared_ones(tmp_path: Path) -> None:
     """A container that claims no CPUs stays with the shared ones, wherever its memory is."""
     node = as_it_must_be(tmp_path)
-    memory = Grant(request="m", pool="n", device="numa0", amounts={"numa0/memory": 2 << 20})
-    entry = msgspec.structs.replace(claim("claim-m", OTHER), grants=(memory,))
+    memory = PreparedDevice(
+        request="m", pool="n", device="numa0", amounts={"numa0/memory": 2 << 20}
+    )
+    entry = msgspec.structs.replace(claim("claim-m", OTHER), prepared_devices=(memory,))
     node.entries = (*node.entries, entry)
     path = node.container(
         OTHER_PATH, "d", entry, cpuset__cpus="0-1", cpuset__cpus__effective="0-1",
@@ -177,9 +189,9 @@ def test_the_cpu_driver_is_audited_too(tmp_path: Path) -> None:
     looker = node.looker()
     driver = cpu_driver(CpuConfig(), machine())
     pods, policy = looker.pods(), Policy(mode="off", page_limits=False)
-    found = audit(driver, policy, Holdings(node.entries), pods, looker.read)
+    found = audit(driver, policy, PreparedClaims(node.entries), pods, looker.read)
     assert [each.kind for each in found] == ["container", "container"]
     assert all(each.right for each in found)
     node.file(CLAIMED, "cpuset.cpus").write_text("0-3\n")
-    found = audit(driver, policy, Holdings(node.entries), pods, looker.read)
+    found = audit(driver, policy, PreparedClaims(node.entries), pods, looker.read)
     assert [each.path for each in found if each.right is False] == [CLAIMED]

@@ -30,7 +30,7 @@ class FakeKernel:
     """What compaction adds to ``room``, once."""
     crash_in: int | None = None
     """Calls until the process dies."""
-    refuse_writes: bool = False
+    reject_writes: bool = False
     writes: list[tuple[PoolKey, int]] = field(default_factory=list)
     compactions: list[int] = field(default_factory=list)
 
@@ -43,7 +43,7 @@ class FakeKernel:
 
     def write(self, key: PoolKey, pages: int) -> None:
         self.tick()
-        if self.refuse_writes:
+        if self.reject_writes:
             raise PermissionError(1, "Operation not permitted")
         self.writes.append((key, pages))
         pool = self.pools[key]

@@ -18,13 +18,13 @@ from drakit.drivers.cpumem.hugepages.settings import HugepageSettings, PageCount
 from drakit.drivers.cpumem.hugepages.usage import parse_numa_stat, used_from_cgroups
 from drakit.drivers.cpumem.kinds import DRIVER
 from drakit.drivers.cpumem.settings import CpuMemConfig
-from drakit.kit.driver import Container, Driver, Entry, Grant, Holdings, Use
-from drakit.kit.ledger import Ledger
-from drakit.kit.steward import PodView
+from drakit.kit.claims.checkpoint import Checkpoint
+from drakit.kit.driver import Container, Driver, PreparedClaim, PreparedClaims, PreparedDevice, Use
+from drakit.kit.reconciler import PodView
 from drakit.machine.discover import discover
 from drakit.machine.model import HugepagePool
-from drakit.machine.synthetic import build
-from drakit.machine.tree import write_tree
+from drakit.testing.synthetic import build
+from drakit.testing.sysfs_writer import write_tree
 
 MI = 1 << 20
 REAL = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages"
@@ -96,7 +96,7 @@ def test_usage_is_read_from_the_cgroups_of_claimants(tmp_path: Path) -> None:
         place = tmp_path / "kubepods" / name
         place.mkdir(parents=True)
         (place / "hugetlb.2MB.numa_stat").write_text("total=6291456 N0=4194304 N1=2097152\n")
-    entry = Entry(uid="u", namespace="d", name="c", grants=())
+    entry = PreparedClaim(uid="u", namespace="d", name="c", prepared_devices=())
     containers = tuple(
         Container(name, name, "p", "p", "d", uses=uses, cgroup_path=f"/kubepods/{name}")
         for name, uses in (("with", (Use(entry, ()),)), ("without", ()))
@@ -116,8 +116,8 @@ def real_pool() -> Iterator[int]:
             before = int(file.read())
         with open(REAL, "w", encoding="ascii") as file:
             file.write(str(before))
-    except OSError as problem:
-        pytest.skip(f"this machine's hugepages cannot be changed: {problem}")
+    except OSError as error:
+        pytest.skip(f"this machine's hugepages cannot be changed: {error}")
     yield before
     with open(REAL, "w", encoding="ascii") as file:
         file.write(str(before))
@@ -149,17 +149,19 @@ async def test_the_pools_of_a_configuration(tmp_path: Path) -> None:
     )
     pools = configured_pools(config, nothing_withheld)
     assert machine_and_growth(config)[1] == {1: {2 * MI: 8}}
-    grant = Grant(
+    prepared = PreparedDevice(
         request="r", pool="n", device="numa1", amounts={"numa1/hugepages2Mi": 102 * 2 * MI}
     )
-    entry = Entry(uid="u", namespace="d", name="c", grants=(grant,))
+    entry = PreparedClaim(uid="u", namespace="d", name="c", prepared_devices=(prepared,))
     place = tmp_path / "sys/devices/system/node/node1/hugepages/hugepages-2048kB"
     (place / "surplus_hugepages").write_text("0\n")
     (place / "free_hugepages").write_text("102\n")
-    await pools.provide(cast("Driver", None), entry, Holdings())
+    await pools.provide(cast("Driver", None), entry, PreparedClaims())
     machine, growth = machine_and_growth(config)
     assert machine.numa_nodes[1].hugepages[0].total == 102
     assert growth == {1: {2 * MI: 6}}
-    assert Ledger(config.ledger_dir(DRIVER)).load().entries == {}  # ours is no claim's record
+    assert (
+        Checkpoint(config.checkpoint_dir(DRIVER)).load().entries == {}
+    )  # ours is no claim's record
     await pools.restore()
     assert machine_and_growth(config)[1] == {1: {2 * MI: 8}}

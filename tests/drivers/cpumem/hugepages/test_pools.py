@@ -1,4 +1,4 @@
-"""The steward of pools, over a kernel that gives less than asked for, and through crashes."""
+"""The reconciler of pools, over a kernel that gives less than asked for, and through crashes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ from drakit.drivers.cpumem.hugepages.record import (
     look_at_both,
 )
 from drakit.drivers.cpumem.hugepages.settings import HugepageSettings, PageCounts, PoolKey, budget
-from drakit.kit.driver import Driver, Entry, Grant, Holdings, Refused
+from drakit.kit.driver import Driver, PreparedClaim, PreparedClaims, PreparedDevice, RejectedError
 from drakit.machine.model import HugepagePool, Machine
-from drakit.machine.synthetic import build
-
-from .kernel import CrashError, FakeKernel, KernelPool
+from drakit.testing.synthetic import build
+from tests.drivers.cpumem.hugepages.kernel import CrashError, FakeKernel, KernelPool
 
 MI, GI = 1 << 20, 1 << 30
 SMALL, LARGE = PoolKey(0, 2 * MI), PoolKey(1, GI)
@@ -47,26 +46,26 @@ def kernel(**persistent: int) -> FakeKernel:
     return FakeKernel(pools)
 
 
-def claim(uid: str, **pages: int) -> Entry:
+def claim(uid: str, **pages: int) -> PreparedClaim:
     amounts = {}
     if pages.get("small"):
         amounts["numa0/hugepages2Mi"] = pages["small"] * 2 * MI
     if pages.get("large"):
         amounts["numa1/hugepages1Gi"] = pages["large"] * GI
-    grant = Grant(request="r", pool="n", device="numa0", amounts=amounts)
-    return Entry(uid=uid, namespace="default", name=uid, grants=(grant,))
+    prepared = PreparedDevice(request="r", pool="n", device="numa0", amounts=amounts)
+    return PreparedClaim(uid=uid, namespace="default", name=uid, prepared_devices=(prepared,))
 
 
 @dataclass
 class Bench:
-    """One node: its kernel and directory survive the steward."""
+    """One node: its kernel and directory survive the reconciler."""
 
     directory: str
     kernel: FakeKernel
     settings: HugepageSettings
     boot: str = "boot-1"
     now: float = 1000.0
-    holdings: Holdings = field(default_factory=Holdings)
+    prepared_claims: PreparedClaims = field(default_factory=PreparedClaims)
     withheld: dict[PoolKey, int] = field(default_factory=dict)
     used: dict[PoolKey, int] = field(default_factory=dict)
 
@@ -87,16 +86,18 @@ class Bench:
     def record(self) -> Record:
         return Record(self.directory, self.boot)
 
-    async def provide(self, entry: Entry) -> None:
-        await self.pools.provide(NO_DRIVER, entry, self.holdings)
-        self.holdings = Holdings([*self.holdings, entry])
+    async def provide(self, entry: PreparedClaim) -> None:
+        await self.pools.provide(NO_DRIVER, entry, self.prepared_claims)
+        self.prepared_claims = PreparedClaims([*self.prepared_claims, entry])
 
     async def settle(self, seconds: float = 0.0) -> None:
         self.now += seconds
-        await self.pools.settle(NO_DRIVER, (), self.holdings)
+        await self.pools.settle(NO_DRIVER, (), self.prepared_claims)
 
     def drop(self, uid: str) -> None:
-        self.holdings = Holdings(entry for entry in self.holdings if entry.uid != uid)
+        self.prepared_claims = PreparedClaims(
+            entry for entry in self.prepared_claims if entry.uid != uid
+        )
 
     def size(self, key: PoolKey = SMALL) -> int:
         return self.kernel.pools[key].persistent
@@ -196,7 +197,7 @@ def test_a_pool_that_cannot_be_written_is_short_not_fatal(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = Bench(str(tmp_path), kernel(small=3), static("0:2Mi=100"))
-    bench.kernel.refuse_writes = True
+    bench.kernel.reject_writes = True
     (short,) = bench.pools.establish()
     assert str(short) == "3 of 100 2Mi pages on NUMA node 0"
     assert "Operation not permitted" in caplog.text
@@ -225,16 +226,16 @@ async def test_reserved_pages_are_not_counted_as_there(tmp_path: Path) -> None:
 async def test_a_growth_that_fails_is_undone_and_told(tmp_path: Path) -> None:
     bench = Bench(str(tmp_path), kernel(small=10), growth("0:2Mi=50;1:1Gi=4"))
     bench.kernel.room[LARGE] = 1
-    with pytest.raises(Refused, match="got 1 with 1 free") as refusal:
+    with pytest.raises(RejectedError, match="got 1 with 1 free") as rejection:
         await bench.provide(claim("a", small=20, large=2))
-    assert refusal.value.reason == "hugepages"
+    assert rejection.value.reason == "hugepages"
     assert (bench.size(), bench.size(LARGE)) == (10, 0)
     assert not any(grown_pages(bench.record()).values())
 
 
 async def test_beyond_the_budget_nothing_is_tried(tmp_path: Path) -> None:
     bench = Bench(str(tmp_path), kernel(), growth("0:2Mi=50"))
-    with pytest.raises(Refused, match="50 more may be grown"):
+    with pytest.raises(RejectedError, match="50 more may be grown"):
         await bench.provide(claim("a", small=51))
     assert bench.kernel.writes == []
 
@@ -248,10 +249,10 @@ async def test_pages_taken_by_a_host_process_are_made_good_within_the_budget(
     assert bench.kernel.read(SMALL).free == 10
 
 
-async def test_a_write_that_is_forbidden_is_refused_with_a_way_out(tmp_path: Path) -> None:
+async def test_a_write_that_is_forbidden_is_rejected_with_a_way_out(tmp_path: Path) -> None:
     bench = Bench(str(tmp_path), kernel(), growth("0:2Mi=50"))
-    bench.kernel.refuse_writes = True
-    with pytest.raises(Refused, match="allowed to write"):
+    bench.kernel.reject_writes = True
+    with pytest.raises(RejectedError, match="allowed to write"):
         await bench.provide(claim("a", small=5))
 
 
@@ -295,7 +296,7 @@ async def test_pages_in_use_or_promised_are_not_given_back(tmp_path: Path) -> No
 async def test_nothing_is_given_back_while_a_claim_is_unreadable(tmp_path: Path) -> None:
     bench = Bench(str(tmp_path), kernel(), growth("0:2Mi=50", shrink_after=0))
     await bench.provide(claim("a", small=20))
-    bench.holdings = Holdings((), {"a": {}})
+    bench.prepared_claims = PreparedClaims((), {"a": {}})
     await bench.settle(1)
     await bench.settle(1)
     assert bench.size() == 20
@@ -343,11 +344,11 @@ async def test_two_instances_share_one_budget(tmp_path: Path) -> None:
     first = Bench(str(tmp_path), kernel(), growth("0:2Mi=50"))
     second = Bench(str(tmp_path), first.kernel, first.settings)
     await first.provide(claim("a", small=30))
-    second.holdings = first.holdings
+    second.prepared_claims = first.prepared_claims
     await second.provide(claim("b", small=20))
     assert first.size() == 50
-    first.holdings = second.holdings
-    with pytest.raises(Refused):
+    first.prepared_claims = second.prepared_claims
+    with pytest.raises(RejectedError):
         await first.provide(claim("c", small=1))
 
 
@@ -358,7 +359,7 @@ async def test_a_claim_that_is_prepared_again_need_not_have_its_pages_free(tmp_p
     await bench.provide(entry)
     bench.kernel.pools[SMALL].used = 30
     bench.start()
-    await bench.pools.provide(NO_DRIVER, entry, Holdings())
+    await bench.pools.provide(NO_DRIVER, entry, PreparedClaims())
     assert bench.size() == 30
 
 
@@ -375,7 +376,7 @@ async def test_a_claim_just_provided_for_keeps_its_pages_until_it_is_written_dow
     tmp_path: Path,
 ) -> None:
     bench = Bench(str(tmp_path), kernel(), growth("0:2Mi=20", shrink_after=0))
-    await bench.pools.provide(NO_DRIVER, claim("a", small=5), bench.holdings)
+    await bench.pools.provide(NO_DRIVER, claim("a", small=5), bench.prepared_claims)
     await bench.settle()
     await bench.settle()
     assert bench.size() == 5
@@ -406,13 +407,13 @@ async def test_pages_of_an_older_configuration_are_given_back(tmp_path: Path) ->
 
 
 def test_amounts_of_other_kinds_are_not_pages() -> None:
-    grant = Grant(
+    prepared = PreparedDevice(
         request="r",
         pool="n",
         device="d",
         amounts={"numa0/memory": GI, "numa12/hugepages64Ki": 65537, "numa0/hugepages2Mi": 0},
     )
-    assert pages_by_amount(grant) == {PoolKey(12, 64 << 10): 2}
+    assert pages_by_amount(prepared) == {PoolKey(12, 64 << 10): 2}
 
 
 # -- all of it at random --------------------------------------------------------------------------------
@@ -446,7 +447,11 @@ async def test_the_budget_and_the_pages_in_use_are_kept_whatever_happens(
         names = iter(range(1000))
 
         def check() -> None:
-            claimed = sum(g.amounts["numa0/hugepages2Mi"] for e in bench.holdings for g in e.grants)
+            claimed = sum(
+                g.amounts["numa0/hugepages2Mi"]
+                for e in bench.prepared_claims
+                for g in e.prepared_devices
+            )
             assert BASE <= pool.persistent <= BASE + BUDGET
             assert pool.persistent >= pool.used
             assert claimed // (2 * MI) <= pool.persistent
@@ -457,8 +462,8 @@ async def test_the_budget_and_the_pages_in_use_are_kept_whatever_happens(
             try:
                 if what == "claim":
                     await bench.provide(claim(f"c{next(names)}", small=number))
-                elif what == "drop" and len(bench.holdings):
-                    held = sorted(bench.holdings.entries)
+                elif what == "drop" and len(bench.prepared_claims):
+                    held = sorted(bench.prepared_claims.entries)
                     bench.drop(held[number % len(held)])
                     pool.used = min(pool.used, _claimed(bench))
                 elif what == "use":
@@ -471,14 +476,14 @@ async def test_the_budget_and_the_pages_in_use_are_kept_whatever_happens(
                     bench.start()
                 elif what == "crash":
                     bench.kernel.crash_in = number
-            except Refused:
+            except RejectedError:
                 pass
             except CrashError:
                 bench.kernel.crash_in = None
                 bench.start()
             check()
         bench.kernel.crash_in = None
-        bench.holdings = Holdings()
+        bench.prepared_claims = PreparedClaims()
         pool.used = 0
         await bench.settle(1000)
         await bench.settle(1000)
@@ -486,9 +491,9 @@ async def test_the_budget_and_the_pages_in_use_are_kept_whatever_happens(
 
 
 def _claimed(bench: Bench) -> int:
-    return sum(g.amounts["numa0/hugepages2Mi"] for e in bench.holdings for g in e.grants) // (
-        2 * MI
-    )
+    return sum(
+        g.amounts["numa0/hugepages2Mi"] for e in bench.prepared_claims for g in e.prepared_devices
+    ) // (2 * MI)
 
 
 @pytest.mark.parametrize("shrinking", [False, True])
@@ -522,7 +527,7 @@ async def test_a_crash_at_every_file_system_step_loses_no_page(
         finally:
             atomicfile.observers.remove(die)
         bench.start()
-        bench.holdings = Holdings()
+        bench.prepared_claims = PreparedClaims()
         assert bench.size() <= BASE + 12
         await bench.settle(1)
         await bench.settle(1)
@@ -566,13 +571,13 @@ async def test_promised_pages_are_grown_stay_and_must_be_free_when_the_pod_comes
 ) -> None:
     bench = Bench(str(tmp_path), kernel(), growth("0:2Mi=50", shrink_after=0))
     wanted = claim("a", small=20)
-    await bench.pools.promise(NO_DRIVER, wanted, bench.holdings)
+    await bench.pools.promise(NO_DRIVER, wanted, bench.prepared_claims)
     assert bench.size() == 20
-    bench.holdings = Holdings([wanted])  # what is owed
+    bench.prepared_claims = PreparedClaims([wanted])  # what is owed
     await bench.settle(1000)
     assert bench.size() == 20, "not given back while it is owed"
     bench.kernel.pools[SMALL].used = 5  # somebody without a claim was quicker
-    bench.holdings = Holdings()
+    bench.prepared_claims = PreparedClaims()
     await bench.provide(wanted)
     assert bench.size() == 25, "twenty are free again for the pod"
 
@@ -589,8 +594,8 @@ async def test_a_broken_promise_leaves_nothing_and_is_doubted_for_a_while(tmp_pa
     )
     may_grow = {0: {2 * MI: 50}, 1: {2 * MI: 50}}
     assert bench.pools.believed(node, may_grow)[0][2 * MI] == 50
-    with pytest.raises(Refused, match="asked the kernel for a pool of 40, got 15"):
-        await bench.pools.promise(NO_DRIVER, claim("a", small=40), bench.holdings)
+    with pytest.raises(RejectedError, match="asked the kernel for a pool of 40, got 15"):
+        await bench.pools.promise(NO_DRIVER, claim("a", small=40), bench.prepared_claims)
     assert bench.size() == 10, "what it got is given back"
     believed = bench.pools.believed(node, may_grow)
     assert (believed[0][2 * MI], believed[1][2 * MI]) == (5, 50)

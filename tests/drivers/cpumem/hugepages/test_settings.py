@@ -18,7 +18,7 @@ from drakit.drivers.cpumem.hugepages.settings import (
 )
 from drakit.drivers.cpumem.hugepages.sizes import kernel_size_name, parse_size, size_name
 from drakit.machine.model import HugepagePool, Machine
-from drakit.machine.synthetic import build
+from drakit.testing.synthetic import build
 
 MI, GI = 1 << 20, 1 << 30
 
@@ -58,7 +58,7 @@ def test_sizes_are_spelt_as_kubernetes_and_the_kernel_do() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "Mi", "3Mi", "0Gi", "2Ti", "-2Mi", "2Mi "[:-1] + "x"])
-def test_what_is_no_page_size_is_refused(text: str) -> None:
+def test_what_is_no_page_size_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="page size"):
         parse_size(text)
 

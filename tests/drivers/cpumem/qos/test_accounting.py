@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from drakit.machine.cgroups import read_cgroups
-from drakit.machine.reading import Doubts, Reader
+from drakit.machine.cgroup_mounts import read_cgroups
+from drakit.machine.sysfs import Doubts, Reader
 
 WORD = "memory_hugetlb_accounting"
 HEAD = "30 22 0:26 / /sys/fs/cgroup"

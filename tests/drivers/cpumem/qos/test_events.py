@@ -9,7 +9,7 @@ import pytest
 
 from drakit.drivers.cpumem.qos.events import OwnershipEvents, node_event
 from drakit.drivers.cpumem.qos.ownership import Ownership
-from drakit.kit.driver import Driver, Holdings
+from drakit.kit.driver import Driver, PreparedClaims
 from drakit.wire.kube import EVENTS, AlreadyExists, Client, KubeError
 from drakit.wire.kube.errors import Failure
 
@@ -23,13 +23,13 @@ class Server:
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
         self.tries = 0
-        self.refusal: KubeError | None = None
+        self.rejection: KubeError | None = None
 
     async def create(self, resource: Any, body: dict[str, Any], *, namespace: str) -> None:
         self.tries += 1
         assert (resource, namespace) == (EVENTS, "default")
-        if self.refusal is not None:
-            raise self.refusal
+        if self.rejection is not None:
+            raise self.rejection
         self.events.append(body)
 
     async def __aenter__(self) -> Self:
@@ -39,11 +39,11 @@ class Server:
 
 
 class Bed:
-    """The steward with a server, a clock and an ownership that the test sets."""
+    """The reconciler with a server, a clock and an ownership that the test sets."""
 
     def __init__(self) -> None:
         self.server, self.now, self.ownership = Server(), 0.0, Ownership()
-        self.steward = OwnershipEvents(
+        self.reconciler = OwnershipEvents(
             lambda: cast("Client", self.server),
             "node-1",
             lambda: self.ownership,
@@ -51,7 +51,7 @@ class Bed:
         )
 
     async def settle(self) -> None:
-        await self.steward.settle(cast("Driver", None), (), Holdings())
+        await self.reconciler.settle(cast("Driver", None), (), PreparedClaims())
         await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
 
 
@@ -86,11 +86,11 @@ async def test_a_contradiction_is_a_warning(bed: Bed) -> None:
 
 
 async def test_a_server_that_is_away_is_asked_again_in_a_minute(bed: Bed) -> None:
-    bed.ownership, bed.server.refusal = YIELDS, KubeError("away")
+    bed.ownership, bed.server.rejection = YIELDS, KubeError("away")
     for _ in range(5):
         await bed.settle()
     assert bed.server.tries == 1
-    bed.now, bed.server.refusal = 61.0, None
+    bed.now, bed.server.rejection = 61.0, None
     await bed.settle()
     assert len(bed.server.events) == 1
 
@@ -104,14 +104,14 @@ async def test_nobody_waits_for_a_server_that_hangs(bed: Bed) -> None:
 
     bed.ownership, bed.server.create = YIELDS, hang  # type: ignore[method-assign]
     for _ in range(3):
-        await bed.steward.settle(cast("Driver", None), (), Holdings())
+        await bed.reconciler.settle(cast("Driver", None), (), PreparedClaims())
         await asyncio.sleep(0)
     assert bed.server.tries == 1
     answer.set()
 
 
 async def test_what_an_earlier_instance_told_is_not_told_again(bed: Bed) -> None:
-    bed.ownership, bed.server.refusal = YIELDS, TAKEN
+    bed.ownership, bed.server.rejection = YIELDS, TAKEN
     for _ in range(3):
         bed.now += 100.0
         await bed.settle()

@@ -72,12 +72,12 @@ def test_what_the_kernel_says_is_told_apart(
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "memory.min").write_text("0\n")
 
-    def refuse(descriptor: int, data: bytes) -> int:
+    def reject(descriptor: int, data: bytes) -> int:
         raise OSError(error, os.strerror(error))
 
     with open_cgroup(str(tmp_path), "a") as cgroup:
         assert cgroup is not None
-        monkeypatch.setattr(files.os, "write", refuse)
+        monkeypatch.setattr(files.os, "write", reject)
         assert cgroup.write("memory.min", "1") is outcome
 
 

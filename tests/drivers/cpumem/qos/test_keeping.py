@@ -293,7 +293,7 @@ def test_a_crash_between_record_and_write_loses_nothing(
     assert world.tree.get(ROOT, MIN) == "4096"
 
 
-def test_a_write_that_is_refused_is_no_foreign_write_later(
+def test_a_write_that_is_rejected_is_no_foreign_write_later(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Cgroup, "write", lambda self, file, value: Outcome.DENIED)

@@ -22,7 +22,7 @@ from drakit.drivers.cpumem.qos.kubeletconfig import (
     parse,
 )
 from drakit.drivers.cpumem.qos.ownership import OwnershipReader, allocatable_memory
-from drakit.kit.options import HostOptions
+from drakit.kit.config.options import HostOptions
 
 MI = 1 << 20
 

@@ -140,7 +140,7 @@ def test_configz_goes_before_the_file(tmp_path: Path) -> None:
 
 def test_yaml_is_not_loaded_before_it_is_needed() -> None:
     code = (
-        "import sys; import drakit.drivers.cpumem.qos.steward, drakit.drivers.cpumem.qos.ownership;"
+        "import sys; import drakit.drivers.cpumem.qos.reconciler, drakit.drivers.cpumem.qos.ownership;"
         "sys.exit('yaml' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

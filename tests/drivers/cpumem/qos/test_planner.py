@@ -28,7 +28,7 @@ from drakit.drivers.cpumem.qos.planner import (
     throttle_at,
 )
 from drakit.drivers.cpumem.qos.shares import distinct, pages_of, shares_of
-from drakit.kit.driver import Entry, Grant
+from drakit.kit.driver import PreparedClaim, PreparedDevice
 from tests.drivers.cpumem.qos.pods import GI, MI, B, E, G, nodes, place, policies, share
 
 ALL = Policy(mode="all", throttling_factor=0.9, allocatable=32 * GI)
@@ -119,7 +119,7 @@ def test_the_formula_is_near_the_exact_one(a: int, b: int, factor: float, page: 
 
 
 @pytest.mark.parametrize("factor", [0, -0.5, 1.01])
-def test_an_impossible_factor_is_refused(factor: float) -> None:
+def test_an_impossible_factor_is_rejected(factor: float) -> None:
     with pytest.raises(ValueError, match="throttling factor"):
         Policy(throttling_factor=factor)
 
@@ -212,8 +212,8 @@ def test_page_limits_are_claims_and_classic_limits_of_claimed_sizes_only() -> No
 
 
 def test_vector_4_pages_on_two_nodes_are_one_limit() -> None:
-    grants = tuple(
-        Grant(
+    prepared_devices = tuple(
+        PreparedDevice(
             request=f"r{node}",
             pool="n",
             device=f"numa{node}",
@@ -221,7 +221,9 @@ def test_vector_4_pages_on_two_nodes_are_one_limit() -> None:
         )
         for node in (0, 1)
     )
-    shares = shares_of(Entry(uid="u", namespace="n", name="c", grants=grants))
+    shares = shares_of(
+        PreparedClaim(uid="u", namespace="n", name="c", prepared_devices=prepared_devices)
+    )
     assert pages_of(shares) == {"2MB": 32 * MI}
     pod = PodFacts(place("1", E), shares, (ContainerFacts(shares, path="kubepods/c"),))
     made = plan(Policy(), [pod])
@@ -290,11 +292,18 @@ def test_charged_pages_are_in_protection_throttle_and_limit() -> None:
 
 def test_admin_access_and_nothing_at_all_hold_nothing() -> None:
     held = {"numa0/memory": MI, "numa0/hugepages2Mi": 2 * MI}
-    grants = (
-        Grant(request="a", pool="n", device="numa0", admin_access=True, amounts=held),
-        Grant(request="b", pool="n", device="numa0", amounts={"numa0/cpu": 4, "numa0/memory": 0}),
+    prepared_devices = (
+        PreparedDevice(request="a", pool="n", device="numa0", admin_access=True, amounts=held),
+        PreparedDevice(
+            request="b", pool="n", device="numa0", amounts={"numa0/cpu": 4, "numa0/memory": 0}
+        ),
     )
-    assert shares_of(Entry(uid="u", namespace="n", name="c", grants=grants)) == ()
+    assert (
+        shares_of(
+            PreparedClaim(uid="u", namespace="n", name="c", prepared_devices=prepared_devices)
+        )
+        == ()
+    )
 
 
 # -- properties -----------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def test_a_static_pod_has_the_uid_the_runtime_knows() -> None:
         {"spec": {"containers": [{"resources": {"requests": {"memory": "much"}}}]}},
     ],
 )
-def test_what_is_no_pod_is_refused(document: dict[str, Any]) -> None:
+def test_what_is_no_pod_is_rejected(document: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="no pod"):
         requests_of(document)
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from drakit.kit import names
-from drakit.kit.driver import Entry
+from drakit.kit.claims import cdi_names as names
+from drakit.kit.driver import PreparedClaim
 
 _POD: Final = re.compile(r"(?:.*-)?pod(?P<uid>[0-9A-Za-z._-]{8,}?)(?:\.slice)?")
 _CONTAINER: Final = re.compile(
@@ -30,7 +30,7 @@ class SeenContainer:
     parts: frozenset[names.Part] | None
     """The requests of claims it uses; None where its processes cannot be looked at."""
     strange: tuple[str, ...] = ()
-    """Marker variables of claims that the ledger does not have."""
+    """Marker variables of claims that the checkpoint does not have."""
     is_sandbox: bool = False
     """It holds the pod's namespaces only (``pause``); nobody sets its limits."""
 
@@ -47,7 +47,9 @@ class SeenPod:
 class Looker:
     """Reads the cgroups mounted at *root* and the processes below *proc*."""
 
-    def __init__(self, root: str, proc: str, cdi_kind: str, entries: Iterable[Entry]) -> None:
+    def __init__(
+        self, root: str, proc: str, cdi_kind: str, entries: Iterable[PreparedClaim]
+    ) -> None:
         self._root = root
         self._proc = proc
         self._kind = cdi_kind

@@ -1,6 +1,6 @@
 """What every cgroup must say, and whether it does. Pure: files are read through a function.
 
-The ledger tells what was claimed; what pods ask for in the classic way (``hugepages-2Mi`` limits, memory
+The checkpoint tells what was claimed; what pods ask for in the classic way (``hugepages-2Mi`` limits, memory
 requests in mode ``all``) it does not tell. There *at least* is all that can be demanded.
 """
 
@@ -17,8 +17,16 @@ from drakit.drivers.cpumem.driver import CpuMem
 from drakit.drivers.cpumem.qos.layout import place_of
 from drakit.drivers.cpumem.qos.planner import Plan, PodFacts, Policy, plan
 from drakit.drivers.cpumem.qos.shares import shares_of
-from drakit.kit.driver import Container, Driver, Entry, Holdings, Refused, Shape, Use
-from drakit.kit.names import Part, parts_of
+from drakit.kit.claims.cdi_names import Part, parts_of
+from drakit.kit.driver import (
+    Container,
+    DesiredResources,
+    Driver,
+    PreparedClaim,
+    PreparedClaims,
+    RejectedError,
+    Use,
+)
 
 Relation = Literal["is", "at least", "within"]
 Read = Callable[[str, str], str | None]
@@ -54,7 +62,7 @@ class Verdict:
     claims: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
     problem: str = ""
-    """What is wrong besides files: a claim that is not written down, or not this pod's."""
+    """What is wrong except files: a claim that is not written down, or not this pod's."""
     unknown: str = ""
     """What could not be looked at."""
 
@@ -67,22 +75,28 @@ class Verdict:
 
 
 def audit(
-    driver: Driver, policy: Policy, holdings: Holdings, pods: Sequence[SeenPod], read: Read
+    driver: Driver,
+    policy: Policy,
+    prepared_claims: PreparedClaims,
+    pods: Sequence[SeenPod],
+    read: Read,
 ) -> list[Verdict]:
     """A verdict for every container, pod and cgroup above that must say something."""
-    owners = _owners(holdings, pods)
-    containers = _Containers(driver, policy, holdings, read)
+    owners = _owners(prepared_claims, pods)
+    containers = _Containers(driver, policy, prepared_claims, read)
     found = [v for pod in pods for v in containers.verdicts(pod, owners.get(pod.uid, []))]
     if isinstance(driver, CpuMem):
         found.extend(_tree_verdicts(policy, pods, owners, read))
     return found
 
 
-def _owners(holdings: Holdings, pods: Iterable[SeenPod]) -> dict[str, list[Entry]]:
+def _owners(
+    prepared_claims: PreparedClaims, pods: Iterable[SeenPod]
+) -> dict[str, list[PreparedClaim]]:
     """The claims of each pod: a claim is the first pod's that it was reserved for and that is here."""
     here = {pod.uid for pod in pods}
-    found: dict[str, list[Entry]] = {}
-    for entry in holdings:
+    found: dict[str, list[PreparedClaim]] = {}
+    for entry in prepared_claims:
         owner = next((uid for uid in entry.consumers if uid in here), None)
         if owner is not None:
             found.setdefault(owner, []).append(entry)
@@ -98,10 +112,10 @@ class _Containers:
 
     driver: Driver
     policy: Policy
-    holdings: Holdings
+    prepared_claims: PreparedClaims
     read: Read
 
-    def verdicts(self, pod: SeenPod, claims: Sequence[Entry]) -> Iterator[Verdict]:
+    def verdicts(self, pod: SeenPod, claims: Sequence[PreparedClaim]) -> Iterator[Verdict]:
         """A verdict for each container of a pod that holds *claims*."""
         for container in pod.containers:
             if container.is_sandbox:
@@ -112,7 +126,7 @@ class _Containers:
                 yield self._best_guess(pod, container, claims)
 
     def _best_guess(
-        self, pod: SeenPod, container: SeenContainer, claims: Sequence[Entry]
+        self, pod: SeenPod, container: SeenContainer, claims: Sequence[PreparedClaim]
     ) -> Verdict:
         """Which claims it uses cannot be seen: it is right if it looks as any of its pod's would."""
         every = frozenset(part for entry in claims for part in parts_of(entry))
@@ -124,20 +138,20 @@ class _Containers:
         return fitting or replace(verdicts[0], unknown=unknown)
 
     def _verdict(self, pod: SeenPod, container: SeenContainer, parts: frozenset[Part]) -> Verdict:
-        entries = {part.uid: self.holdings.entries[part.uid] for part in sorted(parts)}
+        entries = {part.uid: self.prepared_claims.entries[part.uid] for part in sorted(parts)}
         claims = tuple(f"{e.namespace}/{e.name}" for e in entries.values())
         made = Verdict("container", container.path, claims)
         if container.strange:
-            return replace(made, problem=f"not in the ledger: {', '.join(container.strange)}")
+            return replace(made, problem=f"not in the checkpoint: {', '.join(container.strange)}")
         uses = tuple(_use(entry, parts) for entry in entries.values())
         try:
-            shape = self.driver.enforce(self._view(pod, container, uses), self.holdings)
-        except Refused as problem:
-            return replace(made, problem=str(problem))
+            desired = self.driver.enforce(self._view(pod, container, uses), self.prepared_claims)
+        except RejectedError as error:
+            return replace(made, problem=str(error))
         exclusive = any(entry.exclusive("cpu") for entry in entries.values())
         checks = (
-            *_cpuset_checks(shape, container.path, exclusive, self.read),
-            *_limit_checks(self.policy, shape, container.path, self.read),
+            *_cpuset_checks(desired, container.path, exclusive, self.read),
+            *_limit_checks(self.policy, desired, container.path, self.read),
         )
         return replace(made, checks=checks)
 
@@ -157,19 +171,25 @@ class _Containers:
         )
 
 
-def _use(entry: Entry, parts: frozenset[Part]) -> Use:
-    grants = tuple(grant for grant in entry.grants if Part(entry.uid, grant.request) in parts)
+def _use(entry: PreparedClaim, parts: frozenset[Part]) -> Use:
+    prepared_devices = tuple(
+        prepared
+        for prepared in entry.prepared_devices
+        if Part(entry.uid, prepared.request) in parts
+    )
     owner = next(iter(entry.consumers), "")
-    return Use(entry, grants, owner, owner)
+    return Use(entry, prepared_devices, owner, owner)
 
 
-def _cpuset_checks(shape: Shape, path: str, exclusive: bool, read: Read) -> Iterator[Check]:
-    if shape.cpus is not None and exclusive:
-        yield _same_set("cpuset.cpus", shape.cpus, read(path, "cpuset.cpus"))
-    elif shape.cpus is not None:
-        yield _within("cpuset.cpus.effective", shape.cpus, _inherited(path, read))
-    if shape.mems is not None:
-        yield _same_set("cpuset.mems", shape.mems, read(path, "cpuset.mems"))
+def _cpuset_checks(
+    desired: DesiredResources, path: str, exclusive: bool, read: Read
+) -> Iterator[Check]:
+    if desired.cpus is not None and exclusive:
+        yield _same_set("cpuset.cpus", desired.cpus, read(path, "cpuset.cpus"))
+    elif desired.cpus is not None:
+        yield _within("cpuset.cpus.effective", desired.cpus, _inherited(path, read))
+    if desired.mems is not None:
+        yield _same_set("cpuset.mems", desired.mems, read(path, "cpuset.mems"))
 
 
 def _inherited(path: str, read: Read) -> str | None:
@@ -198,15 +218,17 @@ def _parsed(text: str | None) -> CpuSet | None:
         return None
 
 
-def _limit_checks(policy: Policy, shape: Shape, path: str, read: Read) -> Iterator[Check]:
+def _limit_checks(
+    policy: Policy, desired: DesiredResources, path: str, read: Read
+) -> Iterator[Check]:
     """Memory files, and both limits of every claimed page size."""
-    for size, limit in shape.hugepage_limits.items():
+    for size, limit in desired.hugepage_limits.items():
         yield _limit(f"hugetlb.{size}.max", limit, read(path, f"hugetlb.{size}.max"))
         reserving = f"hugetlb.{size}.rsvd.max"
         found = read(path, reserving)
-        if found is not None or reserving in shape.unified:  # kernels before 5.7 have none
+        if found is not None or reserving in desired.unified:  # kernels before 5.7 have none
             yield _limit(reserving, limit, found)
-    for file, value in shape.unified.items():
+    for file, value in desired.unified.items():
         if file.startswith("memory."):
             yield _amount(policy, file, value, read(path, file))
 
@@ -235,7 +257,7 @@ def _number(text: str | None) -> float:
 
 
 def _tree_verdicts(
-    policy: Policy, pods: Iterable[SeenPod], owners: dict[str, list[Entry]], read: Read
+    policy: Policy, pods: Iterable[SeenPod], owners: dict[str, list[PreparedClaim]], read: Read
 ) -> Iterator[Verdict]:
     claims: dict[str, tuple[str, ...]] = {}
     facts = []

@@ -11,7 +11,7 @@ from drakit.drivers.cpumem.hugepages.settings import budget
 from drakit.drivers.cpumem.hugepages.usage import used_from_cgroups
 from drakit.drivers.cpumem.kinds import DRIVER
 from drakit.drivers.cpumem.settings import CpuMemConfig
-from drakit.kit.ledger import boot_id
+from drakit.kit.claims.checkpoint import boot_id
 from drakit.machine.discover import discover
 from drakit.machine.model import Machine
 
@@ -32,7 +32,7 @@ def machine_and_growth(config: CpuMemConfig) -> tuple[Machine, dict[int, dict[in
 
 
 def configured_pools(config: CpuMemConfig, withheld: Withheld) -> HugepagePools:
-    """The steward of this configuration's pools; it does nothing where none are configured.
+    """The reconciler of this configuration's pools; it does nothing where none are configured.
 
     Call :meth:`~.pools.HugepagePools.establish` before the first offer is made.
     """

@@ -98,7 +98,7 @@ class Demand:
 
 
 def static_target(wanted: int, pool: HugepagePool, share: Share, demand: Demand) -> int:
-    """The persistent size for a pool that shall have *wanted* pages besides the grown ones.
+    """The persistent size for a pool that shall have *wanted* pages except the grown ones.
 
     A pool that others made larger stays so; one that we made larger, for an older configuration, is
     lowered as far as its pages are free.

@@ -1,4 +1,4 @@
-"""The steward of hugepage pools: keeps configured sizes, grows for claims, gives back."""
+"""The reconciler of hugepage pools: keeps configured sizes, grows for claims, gives back."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from drakit.drivers.cpumem.hugepages.settings import (
     static_pools,
 )
 from drakit.drivers.cpumem.hugepages.sizes import parse_size, size_name
-from drakit.kit.driver import Driver, Entry, Grant, Holdings, Refused
-from drakit.kit.metrics import Gauge
-from drakit.kit.steward import PodView
+from drakit.kit.driver import Driver, PreparedClaim, PreparedClaims, PreparedDevice, RejectedError
+from drakit.kit.reconciler import PodView
+from drakit.kit.telemetry.metrics import Gauge
 from drakit.machine.model import Machine
 
 _LOG = logging.getLogger(__name__)
@@ -48,18 +48,18 @@ _DOUBT_SECONDS: Final = 300.0
 _OURS: Final[tuple[Purpose, ...]] = ("grow", "raise")
 _AMOUNT: Final = re.compile(r"numa(\d+)/hugepages(\d+[KMG]i)")
 
-PagesOf = Callable[[Grant], Mapping[PoolKey, int]]
-"""The pages that a grant holds, by pool."""
+PagesOf = Callable[[PreparedDevice], Mapping[PoolKey, int]]
+"""The pages that a prepared device holds, by pool."""
 Withheld = Callable[[Driver], Mapping[PoolKey, int]]
 """The pages of each pool that the driver never offers: reserved, or held by others at its start."""
 UsedPages = Callable[[Sequence[PodView]], Mapping[PoolKey, int]]
 """The pages of each pool that containers with claims have in use."""
 
 
-def pages_by_amount(grant: Grant) -> dict[PoolKey, int]:
-    """The pages in a grant's amounts, whose keys are like ``numa0/hugepages2Mi`` and count bytes."""
+def pages_by_amount(prepared: PreparedDevice) -> dict[PoolKey, int]:
+    """The pages in a prepared device's amounts, whose keys are like ``numa0/hugepages2Mi`` and count bytes."""
     found: dict[PoolKey, int] = {}
-    for name, amount in grant.amounts.items():
+    for name, amount in prepared.amounts.items():
         match = _AMOUNT.fullmatch(name)
         if match and amount > 0:
             key = PoolKey(int(match[1]), parse_size(match[2]))
@@ -99,7 +99,7 @@ class _Doubt:
 
 
 class HugepagePools:
-    """A :class:`~drakit.kit.steward.Steward` of the node's hugepage pools.
+    """A :class:`~drakit.kit.reconciler.Reconciler` of the node's hugepage pools.
 
     Instances in several processes may share *record*'s directory: each call works on what is on disk,
     under a lock. *machine* tells the pools there can be, each time it is asked.
@@ -132,36 +132,48 @@ class HugepagePools:
         self._doubts: dict[PoolKey, _Doubt] = {}
         self._nothing_ours = False
 
-    # -- the steward's part ---------------------------------------------------------------------------
+    # -- the reconciler's part ---------------------------------------------------------------------------
 
-    async def provide(self, driver: Driver, entry: Entry, holdings: Holdings) -> None:
+    async def provide(
+        self, driver: Driver, entry: PreparedClaim, prepared_claims: PreparedClaims
+    ) -> None:
         """Grow the pools until *entry*'s pages are there and free; all of them or none.
 
-        Raises :class:`Refused` when the kernel does not give them or the budget does not allow them.
+        Raises :class:`RejectedError` when the kernel does not give them or the budget does not allow them.
         """
-        await self._fetch(driver, entry, holdings, frozenset(holdings.entries) | {entry.uid})
+        await self._fetch(
+            driver, entry, prepared_claims, frozenset(prepared_claims.entries) | {entry.uid}
+        )
 
-    async def promise(self, driver: Driver, entry: Entry, holdings: Holdings) -> None:
+    async def promise(
+        self, driver: Driver, entry: PreparedClaim, prepared_claims: PreparedClaims
+    ) -> None:
         """Grow the pools for a claim whose pod is not here yet; else like :meth:`provide`.
 
         The pages are not in use before the claim is provided for, and must still be free then.
         """
-        await self._fetch(driver, entry, holdings, None)
+        await self._fetch(driver, entry, prepared_claims, None)
 
     async def _fetch(
-        self, driver: Driver, entry: Entry, holdings: Holdings, living: frozenset[str] | None
+        self,
+        driver: Driver,
+        entry: PreparedClaim,
+        prepared_claims: PreparedClaims,
+        living: frozenset[str] | None,
     ) -> None:
         wanted = self._pages([entry])
         if wanted:
-            demands = self._demands(driver, [*holdings, entry])
+            demands = self._demands(driver, [*prepared_claims, entry])
             await asyncio.to_thread(self._serve, entry, wanted, demands, living)
 
-    async def settle(self, driver: Driver, pods: Sequence[PodView], holdings: Holdings) -> None:
+    async def settle(
+        self, driver: Driver, pods: Sequence[PodView], prepared_claims: PreparedClaims
+    ) -> None:
         """Raise pools that are short or were made smaller; give back what was spare long enough."""
         if not self._settings and self._nothing_ours:
             return
-        demands = self._demands(driver, holdings, self._used_pages(pods))
-        await asyncio.to_thread(self._settle, demands, bool(holdings.ghosts))
+        demands = self._demands(driver, prepared_claims, self._used_pages(pods))
+        await asyncio.to_thread(self._settle, demands, bool(prepared_claims.orphaned))
 
     async def restore(self) -> None:
         """Give back every page that was added, as far as it is free."""
@@ -238,8 +250,8 @@ class HugepagePools:
                 target = static_target(wanted, pool, share, demands.get(key, Demand()))
                 pool = self._resizer.resize(key, target, "raise")
                 obtained = persistent(pool) - self._resizer.shares[key].grown
-            except OSError as problem:
-                _LOG.warning("the size of %s cannot be set: %s", key, problem)
+            except OSError as error:
+                _LOG.warning("the size of %s cannot be set: %s", key, error)
             self._note(key, wanted, obtained)
         self._retry_at = self._clock() + _RETRY_SECONDS
 
@@ -261,7 +273,7 @@ class HugepagePools:
 
     def _serve(
         self,
-        entry: Entry,
+        entry: PreparedClaim,
         wanted: Mapping[PoolKey, int],
         demands: Mapping[PoolKey, Demand],
         living: frozenset[str] | None,
@@ -279,23 +291,23 @@ class HugepagePools:
                     self._grow(entry, key, 0 if known else pages, demands[key])
                 if living is not None:
                     self._resizer.note_served((self._resizer.served | {entry.uid}) & living)
-            except Refused:
+            except RejectedError:
                 self._undo(before)
                 raise
-            except OSError as problem:
+            except OSError as error:
                 self._undo(before)
-                raise Refused(
-                    f"{entry}: hugepages cannot be grown: {problem}; the driver must be allowed to "
+                raise RejectedError(
+                    f"{entry}: hugepages cannot be grown: {error}; the driver must be allowed to "
                     f"write to /sys and to its own directory",
                     reason="hugepages",
-                ) from problem
+                ) from error
 
-    def _grow(self, entry: Entry, key: PoolKey, fresh: int, demand: Demand) -> None:
+    def _grow(self, entry: PreparedClaim, key: PoolKey, fresh: int, demand: Demand) -> None:
         pool, share = self._resizer.look(key)
         allowance = self._allowance(key)
         target = growth_target(pool, share, demand, fresh, allowance)
         if target is None:
-            raise Refused(
+            raise RejectedError(
                 f"{entry} does not get its {key}: claims hold {demand.claimed} with it, "
                 f"{pool.free} of {pool.total} are free and {max(0, allowance - share.grown)} more may "
                 f"be grown. Stop what uses pages without a claim, or raise hugepageGrowth",
@@ -304,7 +316,7 @@ class HugepagePools:
         got = self._resizer.resize(key, target, "grow")
         if persistent(got) < target or got.free < fresh:
             self._doubts[key] = _Doubt(persistent(got), self._clock() + _DOUBT_SECONDS)
-            raise Refused(
+            raise RejectedError(
                 f"{entry} does not get its {key}: asked the kernel for a pool of {target}, got "
                 f"{persistent(got)} with {got.free} free; memory is fragmented or used up. It is "
                 f"tried again; free memory on the node, or let the pod go to another",
@@ -318,8 +330,8 @@ class HugepagePools:
                 pool, share = self._resizer.look(key)
                 least = max(size, in_use(pool), persistent(pool) - share.grown)
                 self._resizer.resize(key, min(persistent(pool), least), "grow")
-            except OSError as problem:  # the record has it: settle gives it back later
-                _LOG.warning("%s cannot be given back now: %s", key, problem)
+            except OSError as error:  # the record has it: settle gives it back later
+                _LOG.warning("%s cannot be given back now: %s", key, error)
 
     def _settle(self, demands: Mapping[PoolKey, Demand], unknown_claims: bool) -> None:
         with self._exclusively():
@@ -369,7 +381,7 @@ class HugepagePools:
             self._spare_since.pop(key, None)
             return
         since = self._spare_since.setdefault(key, self._clock())
-        # A claim that was just provided for is not in the holdings before it is written down.
+        # A claim that was just provided for is not in the prepared claims before it is written down.
         if self._clock() - since >= max(_SHORTEST_SPARE, self._settings.shrink_after):
             del self._spare_since[key]
             self._resizer.resize(key, target, "grow")
@@ -386,7 +398,10 @@ class HugepagePools:
                     self._resizer.resize(key, max(least, persistent(pool) - pages), purpose)
 
     def _demands(
-        self, driver: Driver, entries: Iterable[Entry], used: Mapping[PoolKey, int] | None = None
+        self,
+        driver: Driver,
+        entries: Iterable[PreparedClaim],
+        used: Mapping[PoolKey, int] | None = None,
     ) -> dict[PoolKey, Demand]:
         claimed, withheld, used = self._pages(entries), self._withheld(driver), used or {}
         return {
@@ -397,12 +412,12 @@ class HugepagePools:
     def _allowance(self, key: PoolKey) -> int:
         return self._settings.growth.of(key.node).get(key.size, 0)
 
-    def _pages(self, entries: Iterable[Entry]) -> dict[PoolKey, int]:
+    def _pages(self, entries: Iterable[PreparedClaim]) -> dict[PoolKey, int]:
         found: dict[PoolKey, int] = {}
         for entry in entries:
-            for grant in entry.grants:
-                if not grant.admin_access:
-                    for key, pages in self._pages_of(grant).items():
+            for prepared in entry.prepared_devices:
+                if not prepared.admin_access:
+                    for key, pages in self._pages_of(prepared).items():
                         found[key] = found.get(key, 0) + pages
         return found
 

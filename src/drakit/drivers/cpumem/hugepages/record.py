@@ -68,11 +68,11 @@ class Record:
             found = msgspec.json.decode(data, type=_File)
             if found.format != _FORMAT:
                 raise ValueError(f"format {found.format} is not known here")
-        except ValueError as problem:
+        except ValueError as error:
             _LOG.warning(
                 "%s is unreadable (%s): hugepages made before are kept as they are",
                 self._path,
-                problem,
+                error,
             )
             return Books()
         if found.boot != self._boot:

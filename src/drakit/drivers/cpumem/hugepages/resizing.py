@@ -99,5 +99,5 @@ class Resizer:
     def _compact(self, key: PoolKey) -> None:
         try:
             self.files.compact(key.node)
-        except OSError as problem:  # an aid only: the next write reclaims by itself
-            _LOG.debug("memory of NUMA node %d was not compacted: %s", key.node, problem)
+        except OSError as error:  # an aid only: the next write reclaims by itself
+            _LOG.debug("memory of NUMA node %d was not compacted: %s", key.node, error)

@@ -66,8 +66,8 @@ class PageCounts:
 def _nodes(part: str, text: str) -> CpuSet:
     try:
         nodes = CpuSet.parse(text.strip())
-    except CpuSetError as problem:
-        raise ValueError(f"{part!r}: {problem}; write {SYNTAX}") from problem
+    except CpuSetError as error:
+        raise ValueError(f"{part!r}: {error}; write {SYNTAX}") from error
     if not nodes:
         raise ValueError(f"{part!r} names no NUMA node; write {SYNTAX}")
     return nodes

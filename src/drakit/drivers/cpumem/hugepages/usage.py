@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from drakit.cgroups.tree import CgroupTree, relative_path
 from drakit.drivers.cpumem.hugepages.pools import UsedPages
 from drakit.drivers.cpumem.hugepages.settings import PoolKey
 from drakit.drivers.cpumem.hugepages.sizes import kernel_size_name
-from drakit.kit.cgroups import CgroupTree, relative_path
-from drakit.kit.steward import PodView
+from drakit.kit.reconciler import PodView
 
 
 def used_from_cgroups(cgroup_root: str, sizes: Iterable[int]) -> UsedPages:

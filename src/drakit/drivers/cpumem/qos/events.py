@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from drakit.drivers.cpumem.kinds import DRIVER
 from drakit.drivers.cpumem.qos.ownership import Ownership
-from drakit.kit.driver import Driver, Entry, Holdings
-from drakit.kit.metrics import Gauge
-from drakit.kit.steward import PodView
+from drakit.kit.driver import Driver, PreparedClaim, PreparedClaims
+from drakit.kit.reconciler import PodView
+from drakit.kit.telemetry.metrics import Gauge
 
 if TYPE_CHECKING:
     from drakit.wire.kube import Client
@@ -34,7 +34,7 @@ _PATIENCE_SECONDS: Final = 2.0
 
 
 class OwnershipEvents:
-    """A steward that tells each sentence of *ownership* once, and again later if nobody listened."""
+    """A reconciler that tells each sentence of *ownership* once, and again later if nobody listened."""
 
     def __init__(
         self,
@@ -51,13 +51,19 @@ class OwnershipEvents:
         self._due = -math.inf
         self._telling: asyncio.Task[None] | None = None
 
-    async def provide(self, driver: Driver, entry: Entry, holdings: Holdings) -> None:
+    async def provide(
+        self, driver: Driver, entry: PreparedClaim, prepared_claims: PreparedClaims
+    ) -> None:
         """Nothing: a claim changes nobody's ownership."""
 
-    async def promise(self, driver: Driver, entry: Entry, holdings: Holdings) -> None:
+    async def promise(
+        self, driver: Driver, entry: PreparedClaim, prepared_claims: PreparedClaims
+    ) -> None:
         """Nothing: no pod is there yet."""
 
-    async def settle(self, driver: Driver, pods: Sequence[PodView], holdings: Holdings) -> None:
+    async def settle(
+        self, driver: Driver, pods: Sequence[PodView], prepared_claims: PreparedClaims
+    ) -> None:
         """Tell what is new, in the background: a container that is created waits for this call."""
         if self._telling is not None and not self._telling.done():
             return
@@ -87,11 +93,11 @@ class OwnershipEvents:
                     with contextlib.suppress(AlreadyExists):
                         await client.create(EVENTS, dict(event), namespace=_NAMESPACE)
                     self._told.add(event["metadata"]["name"])
-        except (KubeError, TimeoutError) as problem:
+        except (KubeError, TimeoutError) as error:
             self._due = self._clock() + _RETRY_SECONDS
             _LOG.warning(
                 "cannot write an event of the node: %s",
-                str(problem) or f"no answer in {_PATIENCE_SECONDS:g} seconds",
+                str(error) or f"no answer in {_PATIENCE_SECONDS:g} seconds",
             )
 
 

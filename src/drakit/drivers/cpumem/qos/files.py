@@ -80,8 +80,8 @@ class Cgroup:
                 os.write(descriptor, f"{value}\n".encode("ascii"))
             finally:
                 os.close(descriptor)
-        except OSError as problem:
-            return _BY_ERROR.get(problem.errno or 0, Outcome.FAILED)
+        except OSError as error:
+            return _BY_ERROR.get(error.errno or 0, Outcome.FAILED)
         return Outcome.WRITTEN
 
 

@@ -27,10 +27,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from drakit.cgroups.tree import hugepage_size
 from drakit.drivers.cpumem.qos.files import Cgroup, Outcome, open_cgroup
 from drakit.drivers.cpumem.qos.planner import Plan
 from drakit.drivers.cpumem.qos.record import FileKey, Kept, Record
-from drakit.kit.cgroups import hugepage_size
 
 _LOG = logging.getLogger(__name__)
 _NOTHING: Final = Plan()

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from drakit.kit.options import HostOptions
+from drakit.kit.config.options import HostOptions
 
 DEFAULT_EVICTION_HARD: Final[Mapping[str, str]] = {"memory.available": "100Mi"}
 """What concerns memory in the ``evictionHard`` of a kubelet whose file has none."""
@@ -70,10 +70,8 @@ def _convert(document: Any, source: str) -> KubeletConfig:
         document = {**document, _FACTOR: float(factor)}
     try:
         return msgspec.convert(document, KubeletConfig)
-    except msgspec.ValidationError as problem:
-        raise KubeletConfigError(
-            f"{source} is no configuration of a kubelet: {problem}"
-        ) from problem
+    except msgspec.ValidationError as error:
+        raise KubeletConfigError(f"{source} is no configuration of a kubelet: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +97,8 @@ class KubeletFiles:
         """Changes whenever a file does. Never raises."""
         try:
             paths = (self.path, *self.drop_ins())
-        except KubeletConfigError as problem:
-            return (str(problem),)
+        except KubeletConfigError as error:
+            return (str(error),)
         return tuple((path, *_stamp(path)) for path in paths)
 
     def read(self) -> KubeletConfig | None:
@@ -116,8 +114,8 @@ class KubeletFiles:
         """The configuration, or None and why it is not known. Never raises."""
         try:
             return self.read(), f"there is no {self.path}"
-        except KubeletConfigError as problem:
-            return None, f"its configuration cannot be read: {problem}"
+        except KubeletConfigError as error:
+            return None, f"its configuration cannot be read: {error}"
 
     def drop_ins(self) -> list[str]:
         """The drop-ins in the order in which the kubelet takes them.
@@ -169,12 +167,12 @@ def _main(document: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def _mapping(text: bytes, path: str) -> dict[str, Any]:
-    from drakit.kit.strictyaml import YamlError, load_strictly  # heavy; a few times in a life
+    from drakit.core.yaml import YamlError, load_strictly  # heavy; a few times in a life
 
     try:
         document = load_strictly(text.decode())
-    except (UnicodeDecodeError, YamlError) as problem:
-        raise KubeletConfigError(f"{_told(path)} cannot be read: {problem}") from problem
+    except (UnicodeDecodeError, YamlError) as error:
+        raise KubeletConfigError(f"{_told(path)} cannot be read: {error}") from error
     if document is None:
         return {}
     if not isinstance(document, dict):
@@ -216,8 +214,8 @@ def _entries(directory: str) -> list[tuple[str, bool]]:
             return [(entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries]
     except FileNotFoundError:
         return []
-    except OSError as problem:
-        raise KubeletConfigError(f"{_told(directory)} cannot be read: {problem}") from problem
+    except OSError as error:
+        raise KubeletConfigError(f"{_told(directory)} cannot be read: {error}") from error
 
 
 def _is_file(path: str) -> bool:
@@ -226,8 +224,8 @@ def _is_file(path: str) -> bool:
         return stat.S_ISREG(os.stat(path).st_mode)
     except FileNotFoundError:
         return False
-    except OSError as problem:  # a loop of links, for one
-        raise KubeletConfigError(f"{_told(path)} cannot be read: {problem}") from problem
+    except OSError as error:  # a loop of links, for one
+        raise KubeletConfigError(f"{_told(path)} cannot be read: {error}") from error
 
 
 def _text(path: str, room: int) -> bytes | None:
@@ -237,8 +235,8 @@ def _text(path: str, room: int) -> bytes | None:
             text = file.read(room + 1)
     except FileNotFoundError:
         return None
-    except OSError as problem:
-        raise KubeletConfigError(f"{_told(path)} cannot be read: {problem}") from problem
+    except OSError as error:
+        raise KubeletConfigError(f"{_told(path)} cannot be read: {error}") from error
     if len(text) > room:
         raise KubeletConfigError(
             f"{_told(path)} cannot be read: with the files before it, it has more than {LARGEST} bytes"

@@ -23,7 +23,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from drakit.kit.cgroups import parent_path
+from drakit.cgroups.tree import parent_path
 
 _POD: Final = re.compile(r"(?:.*-)?pod(?P<uid>[0-9A-Za-z._-]+?)(?:\.slice)?")
 _CLASS: Final = re.compile(r"(?:.*-)?(?P<name>burstable|besteffort)(?:\.slice)?")

@@ -136,8 +136,8 @@ class OwnershipReader:
         try:
             self.config = self.files.read() if live is None else parse(live, "/configz")
             self.problem = None if self.config is not None else f"there is no {self.files.path}"
-        except KubeletConfigError as problem:
-            self.problem = str(problem)
+        except KubeletConfigError as error:
+            self.problem = str(error)
             return self.ownership
         self.ownership = decide(self.config, mapped=self.mapped)
         return self.ownership

@@ -182,7 +182,7 @@ def page_limit_files(policy: Policy, size: str, limit: int) -> Values:
 def container_values(
     policy: Policy, qos_class: QosClass, container: ContainerFacts, pod_limit: int | None = None
 ) -> Values:
-    """What the runtime must set for a container (``Shape.unified``); nothing where nothing is due."""
+    """What the runtime must set for a container (``DesiredResources.unified``); nothing where nothing is due."""
     values: Values = {}
     protected = _container_protection(policy, qos_class, container)
     if protected and policy.owns(Knob.PROTECTION):
@@ -198,7 +198,7 @@ def container_values(
 
 
 def container_memory_limit(policy: Policy, container: ContainerFacts) -> int | None:
-    """The memory limit for a container whose pages are charged to it (``Shape.memory_limit``).
+    """The memory limit for a container whose pages are charged to it (``DesiredResources.memory_limit``).
 
     None leaves the kubelet's. Without room for the claimed pages the container would be killed for
     using them. The limit of its *pod* is the kubelet's and does not grow.

@@ -94,14 +94,14 @@ def requests_of(document: Mapping[str, Any]) -> tuple[str, PodRequests]:
         request += _bytes(spec.overhead.get(_MEMORY, 0))
         each = {c.name: c.resources.request for c in (*spec.init_containers, *spec.containers)}
         limit = own.limit if own is not None else None
-    except (msgspec.ValidationError, QuantityError) as problem:
-        raise ValueError(f"no pod that can be understood: {problem}") from problem
+    except (msgspec.ValidationError, QuantityError) as error:
+        raise ValueError(f"no pod that can be understood: {error}") from error
     uid = pod.metadata.annotations.get(_MIRROR) or pod.metadata.uid
     return uid, PodRequests(request, limit, each)
 
 
 def _aggregate(spec: _Spec) -> int:
-    """As the scheduler counts: the containers together, or the costliest moment of initialisation."""
+    """As the scheduler counts: the containers together, or the costliest moment of initialization."""
     total = sum(container.resources.request for container in spec.containers)
     sidecars = peak = 0
     for container in spec.init_containers:
@@ -154,11 +154,11 @@ class ApiPodSpecs:
             # Limits of claims wait for this, and containers for them.
             async with asyncio.timeout(_PATIENCE_SECONDS), self._connect() as client:
                 listing = await client.list(PODS, mine)
-        except (KubeError, TimeoutError) as problem:
+        except (KubeError, TimeoutError) as error:
             self._due = self._clock() + _RETRY_SECONDS
             _LOG.warning(
                 "cannot read the node's pods, what they request is as last known: %s",
-                str(problem) or f"no answer in {_PATIENCE_SECONDS:g} seconds",
+                str(error) or f"no answer in {_PATIENCE_SECONDS:g} seconds",
             )
             return
         self._known = dict(_understood(item.raw for item in listing.items))
@@ -169,8 +169,8 @@ def _understood(documents: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, P
     for document in documents:
         try:
             yield requests_of(document)
-        except ValueError as problem:
-            _LOG.warning("a pod of the API server is passed over: %s", problem)
+        except ValueError as error:
+            _LOG.warning("a pod of the API server is passed over: %s", error)
 
 
 ReadSpecs = Callable[[Iterable[str]], Awaitable[Mapping[str, PodRequests]]]

@@ -62,12 +62,12 @@ class Record:
                 document = msgspec.json.decode(file.read(), type=_Document)
         except FileNotFoundError:
             return ()
-        except (OSError, msgspec.MsgspecError) as problem:
+        except (OSError, msgspec.MsgspecError) as error:
             _LOG.error(
                 "%s cannot be read (%s): what was set in cgroups before is not known and will not be "
                 "put back",
                 self._path,
-                problem,
+                error,
             )
             return ()
         return document.files if document.boot_id == self._boot_id else ()

@@ -1,4 +1,4 @@
-"""What one grant of a claim gives: memory, and pages by size."""
+"""What one prepared device of a claim gives: memory, and pages by size."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from drakit.drivers.cpumem.hugepages.sizes import kernel_size_name, parse_size
-from drakit.kit.driver import Entry, Grant
+from drakit.kit.driver import PreparedClaim, PreparedDevice
 
 _MEMORY: Final = "memory"
 _PAGES: Final = "hugepages"
@@ -28,23 +28,28 @@ class Share:
         return sum(self.pages.values())
 
 
-def shares_of(entry: Entry, grants: Iterable[Grant] | None = None) -> tuple[Share, ...]:
-    """The shares in a claim's grants (all of them unless *grants* are given).
+def shares_of(
+    entry: PreparedClaim, prepared_devices: Iterable[PreparedDevice] | None = None
+) -> tuple[Share, ...]:
+    """The shares in a claim's prepared devices (all of them unless *prepared_devices* are given).
 
-    A grant's amounts are named ``<pool of the node>/<kind>``: ``numa0/memory``,
+    A prepared device's amounts are named ``<pool of the node>/<kind>``: ``numa0/memory``,
     ``numa1/hugepages2Mi``. Those of several NUMA nodes add up: the kernel's limits are not by node.
-    A grant with admin access holds nothing.
+    A prepared device with admin access holds nothing.
     """
-    shares = (_share(entry.uid, each) for each in (entry.grants if grants is None else grants))
+    shares = (
+        _share(entry.uid, each)
+        for each in (entry.prepared_devices if prepared_devices is None else prepared_devices)
+    )
     return tuple(share for share in shares if share.memory or share.pages)
 
 
-def _share(uid: str, grant: Grant) -> Share:
-    key = "/".join((uid, grant.request, grant.pool, grant.device, grant.share_id or ""))
+def _share(uid: str, prepared: PreparedDevice) -> Share:
+    key = "/".join((uid, prepared.request, prepared.pool, prepared.device, prepared.share_id or ""))
     memory, pages = 0, dict[str, int]()
-    for name, amount in grant.amounts.items():
+    for name, amount in prepared.amounts.items():
         kind = name.rpartition("/")[2]
-        if grant.admin_access or amount <= 0:
+        if prepared.admin_access or amount <= 0:
             continue
         if kind == _MEMORY:
             memory += amount

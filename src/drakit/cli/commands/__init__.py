@@ -1,0 +1,1 @@
+"""The subcommands of ``drakit``, one module each."""

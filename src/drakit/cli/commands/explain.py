@@ -1,0 +1,351 @@
+"""``drakit explain``: why a pod or claim is pending, node by node and device by device."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from drakit.cli.errors import Problem
+from drakit.cluster import manifests
+from drakit.cluster.sources import add_sources, misplaced_name, read_cluster, the_pod
+from drakit.core.conditions import true_conditions
+from drakit.core.objects import AllocationResult, ObjectMeta, ResourceClaim
+from drakit.core.pods import Container, Node, Pod, PodResourceClaim, PodSpec
+from drakit.scheduler import explain
+from drakit.scheduler.explain import NodeReport, RequestReport
+from drakit.scheduler.placement import (
+    ELSEWHERE,
+    Cluster,
+    Placement,
+    Scheduling,
+    UnknownClaimError,
+    ask,
+    choose,
+    prepare,
+)
+from drakit.scheduler.requests import claim_name
+
+EPILOG: Final = """\
+examples:
+  drakit explain my-pod --from cluster.yaml        # a pod of the dump
+  drakit explain claim/my-claim --from cluster.yaml
+  drakit explain -f pod.yaml --from cluster.yaml   # a pod that is not there yet
+  drakit explain my-pod --kubeconfig ~/.kube/config --node worker-3 --output json
+
+exit code: 0 it fits or has its devices, 1 it does not fit or waits for its devices, 2 the input is wrong
+"""
+_MOST_DETAILED: Final = 3
+_MOST_NAMES: Final = 6
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.epilog = EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("name", nargs="?", metavar="POD|CLAIM", help="NAME, pod/NAME or claim/NAME")
+    add_sources(parser)
+    parser.add_argument("-f", "--filename", metavar="FILE", action="append", default=[],
+                        help="a pod with its claims or templates")  # fmt: skip
+    parser.add_argument("--node", help="only this node")
+    parser.add_argument("--output", choices=("text", "json"), default="text")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Explain and print."""
+    if options.name is None and not options.filename:
+        options.name = misplaced_name(options.sources)
+    wanted = manifests.read(options.filename, options.namespace)
+    cluster = read_cluster(options, wanted)
+    pod = _subject(options, cluster, wanted)
+    try:
+        scheduling = prepare(cluster, pod)
+    except UnknownClaimError as error:
+        raise Problem(str(error), "add the object with -f or --from") from None
+    nodes = [n for n in cluster.nodes if options.node in (None, n.metadata.name)]
+    if not nodes:
+        raise Problem(f"there is no node {options.node!r}", "check --node")
+    nodes.sort(key=lambda n: n.metadata.name)
+    pending = [c for c in scheduling.claims if c.status.allocation is None]
+    if not pending and scheduling.claims:
+        held = [
+            _held_document(claim, bound=bool(pod.spec.node_name)) for claim in scheduling.claims
+        ]
+        _print_held(pod, held, options.output)
+        if any(result["waitsFor"] for claim in held for result in claim["results"]):
+            return 1
+        return _still_waiting(pod, scheduling, nodes, options.output)
+    if scheduling.blocked:
+        _print_blocked(pod, scheduling, options.output)
+        return 1
+    reports = _reports(scheduling, nodes)
+    placement = choose(scheduling, tuple(r.answer for r in reports))
+    if options.output == "json":
+        print(json.dumps(_document(pod, placement, reports), indent=2))
+    else:
+        _print(pod, placement, reports)
+    return 0 if placement.feasible else 1
+
+
+def _subject(options: argparse.Namespace, cluster: Cluster, wanted: manifests.Manifests) -> Pod:
+    if options.name is None:
+        if not options.filename:
+            raise Problem("nothing to explain", "name a pod or a claim, or give a file with -f")
+        return the_pod(wanted)
+    kind, _, name = options.name.rpartition("/")
+    if kind not in ("", "pod", "pods", "claim", "resourceclaim", "resourceclaims"):
+        raise Problem(f"{options.name!r} is no pod and no claim", "write pod/NAME or claim/NAME")
+    namespace = options.namespace
+    if not kind.startswith(("claim", "resourceclaim")):
+        for pod in cluster.pods:
+            if (pod.metadata.namespace, pod.metadata.name) == (namespace, name):
+                return pod
+    if not kind.startswith("pod"):
+        for claim in cluster.claims:
+            if (claim.metadata.namespace, claim.metadata.name) == (namespace, name):
+                return _user(cluster, claim)
+    raise Problem(
+        f"there is no pod or claim {name!r} in namespace {namespace!r}",
+        "check the name and -n, or add the object with --from",
+    )
+
+
+def _user(cluster: Cluster, claim: ResourceClaim) -> Pod:
+    """The pod that uses a claim, or one made up for it."""
+    meta = claim.metadata
+    for pod in cluster.pods:
+        if pod.metadata.namespace != meta.namespace:
+            continue
+        names = {e.resource_claim_name for e in pod.spec.resource_claims}
+        names |= {s.resource_claim_name for s in pod.status.resource_claim_statuses}
+        if meta.name in names:
+            return pod
+    use = PodResourceClaim(name=meta.name, resource_claim_name=meta.name)
+    return Pod(
+        metadata=ObjectMeta(name=f"any-user-of-{meta.name}", namespace=meta.namespace),
+        spec=PodSpec(containers=(Container(name="main"),), resource_claims=(use,)),
+    )
+
+
+def _reports(scheduling: Scheduling, nodes: list[Node]) -> list[NodeReport]:
+    """All nodes; remedies only for the most promising, because they take a search each."""
+    reports = [explain.report(scheduling, node) for node in nodes]
+    if any(r.answer.fits for r in reports) and not any(r.answer.fatal for r in reports):
+        return reports
+    order = sorted(
+        (i for i, r in enumerate(reports) if r.considered and not r.answer.fits),
+        key=lambda i: -sum(len(q.suitable) for q in reports[i].requests),
+    )
+    for i in order[:_MOST_DETAILED]:
+        reports[i] = explain.with_remedies(scheduling, nodes[i], reports[i])
+    return reports
+
+
+# -- JSON -----------------------------------------------------------------------------------------------
+
+
+def _document(pod: Pod, placement: Placement, reports: list[NodeReport]) -> dict[str, Any]:
+    return {
+        "pod": f"{pod.metadata.namespace}/{pod.metadata.name}",
+        "feasible": placement.feasible,
+        "node": placement.node,
+        "reason": placement.reason,
+        "nodes": [_node_document(r) for r in reports],
+    }
+
+
+def _node_document(report: NodeReport) -> dict[str, Any]:
+    answer = report.answer
+    return {
+        "name": answer.name,
+        "fits": answer.fits,
+        "reason": answer.reason,
+        "fatal": answer.fatal,
+        "schedulerSteps": answer.steps,
+        "schedulerTimesOut": answer.would_time_out,
+        "findings": list(report.findings),
+        "remedies": list(report.remedies),
+        "brokenPools": list(report.broken_pools),
+        "requests": [
+            {
+                "claim": r.claim,
+                "request": r.request,
+                "wanted": r.wanted,
+                "suitable": list(r.suitable),
+                "rejected": [
+                    {"kind": g.kind, "reason": g.text, "devices": list(g.devices)}
+                    for g in r.rejections
+                ],
+            }
+            for r in report.requests
+        ],
+    }
+
+
+# -- text -----------------------------------------------------------------------------------------------
+
+
+def _title(pod: Pod) -> str:
+    return f"pod {pod.metadata.namespace}/{pod.metadata.name}"
+
+
+def _print_held(pod: Pod, held: list[dict[str, Any]], output: str) -> None:
+    if output == "json":
+        document = {"pod": f"{pod.metadata.namespace}/{pod.metadata.name}", "claims": held}
+        print(json.dumps(document, indent=2))
+        return
+    where = f" on node {pod.spec.node_name}" if pod.spec.node_name else ""
+    print(f"{_title(pod)} has its devices{where}:")
+    for claim in held:
+        print(f"  claim {claim['name']}")
+        for result in claim["results"]:
+            amounts = "".join(f", {v} {k}" for k, v in result["consumedCapacity"].items())
+            print(f"    {result['request']}: {result['device']}{amounts}")
+            for line in _waiting_lines(result):
+                print(f"      {line}")
+
+
+def _waiting_lines(result: dict[str, Any]) -> Iterator[str]:
+    """Why the scheduler does not bind the pod although the device is allocated (KEP-5007)."""
+    for condition, message in result["failed"].items():
+        yield f"failed: {condition}: {message}"
+    if result["failed"]:
+        yield "the scheduler takes the device back and looks for another"
+    elif result["waitsFor"]:
+        yield f"waits for {', '.join(result['waitsFor'])}: the driver on that node has not agreed yet"
+
+
+def _held_document(claim: ResourceClaim, *, bound: bool) -> dict[str, Any]:
+    allocation = claim.status.allocation
+    return {
+        "name": claim_name(claim),
+        "results": [
+            {
+                "request": r.request,
+                "device": f"{r.driver}/{r.pool}/{r.device}",
+                "consumedCapacity": {k: str(v) for k, v in r.consumed_capacity.items()},
+                **_conditions(claim, r, bound=bound),
+            }
+            for r in (allocation.devices.results if allocation else ())
+        ],
+    }
+
+
+def _conditions(claim: ResourceClaim, result: AllocationResult, *, bound: bool) -> dict[str, Any]:
+    """The binding conditions that are not met, and the failures; none matter once a pod is bound."""
+    true = {} if bound else true_conditions(claim, result)
+    missing = [] if bound else [each for each in result.binding_conditions if each not in true]
+    failures = {each: true[each] for each in result.binding_failure_conditions if each in true}
+    return {"waitsFor": missing, "failed": failures}
+
+
+def _still_waiting(pod: Pod, scheduling: Scheduling, nodes: list[Node], output: str) -> int:
+    """A pod whose claims have devices may still find no node to use them from."""
+    if pod.spec.node_name or pod not in scheduling.cluster.pods or output == "json":
+        return 0
+    answers = {node.metadata.name: (node, ask(scheduling, node)) for node in nodes}
+    if any(answer.fits for _, answer in answers.values()):
+        return 0
+    print("but no node can take the pod:")
+    groups: dict[str, list[str]] = {}
+    for name, (node, answer) in answers.items():
+        said = "; ".join(explain.elsewhere_texts(scheduling, node)) or answer.reason
+        groups.setdefault(said if answer.reason == ELSEWHERE else answer.reason, []).append(name)
+    for said, names in groups.items():
+        print(f"  {_names(names)}: {said}")
+    return 1
+
+
+def _print_blocked(pod: Pod, scheduling: Scheduling, output: str) -> None:
+    reason = scheduling.blocked
+    if output == "json":
+        document = {"pod": f"{pod.metadata.namespace}/{pod.metadata.name}", "feasible": False,
+                    "node": None, "reason": reason, "nodes": []}  # fmt: skip
+        print(json.dumps(document, indent=2))
+    else:
+        print(f"{_title(pod)} cannot be scheduled on any node: {reason}")
+        if "device class" in reason:
+            known = sorted(c.metadata.name for c in scheduling.cluster.classes)
+            print(f"  device classes there are: {_few(known) or 'none'}")
+            print(
+                "  correct deviceClassName, or install the class: it comes with the device's driver"
+            )
+
+
+def _print(pod: Pod, placement: Placement, reports: list[NodeReport]) -> None:
+    if placement.feasible:
+        fitting = [r.answer.name for r in reports if r.answer.fits]
+        print(f"{_title(pod)} fits on {len(fitting)} of {len(reports)} nodes: {_few(fitting)}")
+        return
+    nodes = "the only node" if len(reports) == 1 else f"any of {len(reports)} nodes"
+    print(f"{_title(pod)} does not fit on {nodes}")
+    excluded: dict[str, list[str]] = {}
+    alike: dict[tuple[Any, ...], list[NodeReport]] = {}
+    for report in reports:
+        if not report.considered:
+            excluded.setdefault(report.answer.reason, []).append(report.answer.name)
+        else:
+            alike.setdefault(_signature(report), []).append(report)
+    for group in sorted(alike.values(), key=lambda g: -len(g[0].remedies)):
+        best = max(group, key=lambda r: len(r.remedies))
+        _print_node(best, [r.answer.name for r in group])
+    for reason, names in excluded.items():
+        print(f"\n{_names(names)}: {reason}")
+
+
+def _signature(report: NodeReport) -> tuple[Any, ...]:
+    return (
+        report.findings,
+        report.answer.fits,
+        tuple(
+            (
+                r.request,
+                r.wanted,
+                len(r.suitable),
+                tuple((g.text, len(g.devices)) for g in r.rejections),
+            )
+            for r in report.requests
+        ),
+    )
+
+
+def _print_node(report: NodeReport, names: list[str]) -> None:
+    print(f"\n{_names(names)}")
+    for finding in report.findings:
+        print(f"  ✗ {finding}")
+    if report.answer.fits:
+        print("  ✓ it would fit here, if the error on the other node did not stop the pod")
+    if report.answer.effort:
+        print(f"  ! {report.answer.effort}")
+    for pool in report.broken_pools:
+        print(f"  ! {pool}; nothing is taken from it until its driver publishes it whole")
+    for request in report.requests:
+        _print_request(request)
+    if report.remedies:
+        print("  it would fit if you")
+        for remedy in report.remedies:
+            print(f"    • {remedy}")
+
+
+def _print_request(request: RequestReport) -> None:
+    wanted = "all" if request.wanted is None else str(request.wanted)
+    count = len(request.suitable)
+    qualify = "none qualifies" if count == 0 else f"{count} qualif{'y' if count > 1 else 'ies'}"
+    print(f"  request {request.request} of claim {request.claim}: wants {wanted}, "
+          f"{qualify}{_listed(request.suitable)}")  # fmt: skip
+    for group in request.rejections:
+        print(f"    {len(group.devices):>4} × {group.text}{_listed(group.devices)}")
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return f" ({_few(list(names))})" if names else ""
+
+
+def _names(names: list[str]) -> str:
+    return f"node {names[0]}" if len(names) == 1 else f"{len(names)} nodes ({_few(names)})"
+
+
+def _few(names: list[str]) -> str:
+    shown = ", ".join(names[:_MOST_NAMES])
+    return f"{shown}, … {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else shown

@@ -1,0 +1,277 @@
+"""``drakit inspect``: the CPUs, memory and hugepages of a node, and what claims could get of them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from drakit.cli.checkpoint_view import look
+from drakit.cli.errors import Problem
+from drakit.core.cpuset import EMPTY, CpuSet
+from drakit.draw.layout import wrap
+from drakit.draw.machine_tree import human_bytes
+from drakit.draw.terminal import BOLD, Terminal
+from drakit.drivers.cpumem.driver import CpuMem, cpumem_driver
+from drakit.drivers.cpumem.hugepages.configured import machine_and_growth
+from drakit.drivers.cpumem.hugepages.settings import doubts
+from drakit.drivers.cpumem.hugepages.sizes import size_name
+from drakit.drivers.cpumem.kinds import CPU, DRIVER, Kind
+from drakit.drivers.cpumem.others import held_by_others
+from drakit.drivers.cpumem.settings import CpuMemConfig
+from drakit.kit.config.settings import ConfigurationError, add_flags, resolve
+from drakit.machine.model import Machine, NumaNode
+from drakit.machine.sysfs import Doubts, Reader
+
+LAYOUT: Final = 1
+"""Version of the document; fields may be added without a new one."""
+PREFIX: Final = "DRA_CPUMEM"
+NEEDED_CONTROLLERS: Final = ("cpuset", "memory", "hugetlb")
+_POOLS: Final = "/sys/kernel/mm/hugepages"
+
+EXAMPLES: Final = """\
+examples:
+  drakit inspect                                     this machine
+  drakit inspect --root ./dump                       another one: ./dump/sys and ./dump/proc
+  drakit inspect --reserved-memory '0:memory=1Gi;1:memory=1Gi' --reserved-cpus 0,1
+  drakit inspect --config /etc/drakit/config.yaml --output json
+
+What there is comes from the kernel's files; what is offered is what dra-driver-cpumem would
+publish with these settings. Nothing is changed. The exit code is 1 if there is nothing to offer.
+"""
+
+Document = dict[str, Any]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.epilog = EXAMPLES
+    parser.add_argument(
+        "--root", metavar="DIR", help="read DIR/sys and DIR/proc instead of this machine's"
+    )
+    parser.add_argument("--output", choices=("text", "json"), default="text")
+    add_flags(parser, CpuMemConfig, prefix=PREFIX)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Look and print; 0, or 1 if nothing would be offered."""
+    config = _config(options)
+    try:
+        machine, growth = machine_and_growth(config)
+        entries = look(config.checkpoint_dir(DRIVER)).entries if options.root is None else ()
+    except OSError as error:
+        raise Problem(
+            f"cannot read what the driver has written down: {error}",
+            "run it as the driver's user, or give another --state-dir",
+        ) from None
+    others = held_by_others(machine, entries, config.cgroup_root)
+    driver = cpumem_driver(config, machine, held_by_others=others, growth=growth)
+    document = inspect_document(driver, config.sysfs_root)
+    if options.output == "json":
+        print(json.dumps(document, indent=2))
+    else:
+        print(report(driver, document, Terminal.of(sys.stdout)), end="")
+    return 0 if document["devices"] else 1
+
+
+def _config(options: argparse.Namespace) -> CpuMemConfig:
+    if options.root is not None:
+        if not os.path.isdir(options.root):
+            raise Problem(
+                f"--root {options.root!r} is not a directory",
+                "give the folder that holds the sys/ (and proc/) of the machine",
+            )
+        options.sysfs_root = os.path.abspath(options.root)
+    try:
+        return resolve(CpuMemConfig, options, os.environ, prefix=PREFIX).config
+    except ConfigurationError as error:
+        raise Problem(str(error), "`dra-driver-cpumem --help` lists every setting") from None
+
+
+# -- for programs ------------------------------------------------------------------------------------
+
+
+def inspect_document(driver: CpuMem, root: str = "/") -> Document:
+    """Everything that is shown, in plain dictionaries, lists, texts and numbers; sizes in bytes."""
+    inventory = driver.inventory
+    machine = inventory.machine
+    return {
+        "layoutVersion": LAYOUT,
+        "kernel": machine.kernel_release,
+        "architecture": machine.architecture,
+        "cgroups": _cgroups(machine),
+        "numaNodes": [_node(driver, node) for node in machine.numa_nodes],
+        "hugepages": _machine_pools(machine, root),
+        "devices": [
+            {
+                "name": place.device,
+                "numaNodes": str(CpuSet(stock.node for stock in place.zone.stocks)),
+                "offered": _amounts(place.amounts.items()),
+            }
+            for place in driver.places
+        ],
+        "warnings": [*inventory.warnings, *doubts(inventory.config.hugepages, machine)],
+    }
+
+
+def _cgroups(machine: Machine) -> Document:
+    cgroups = machine.cgroups
+    return {
+        "mode": cgroups.mode.value,
+        "mount": cgroups.v2_mount,
+        "controllers": sorted(cgroups.controllers),
+        "missing": [name for name in NEEDED_CONTROLLERS if name not in cgroups.controllers],
+        "hugetlbAccounting": "memory" if cgroups.memory_hugetlb_accounting else "separate",
+    }
+
+
+def _node(driver: CpuMem, node: NumaNode) -> Document:
+    inventory = driver.inventory
+    stock = inventory.stock_of[node.id]
+    return {
+        "id": node.id,
+        "cpus": str(inventory.machine.node_cpus.get(node.id, EMPTY)),
+        "memoryOnly": stock.memory_only,
+        "distances": {str(other): distance for other, distance in sorted(node.distances.items())},
+        "memory": {
+            "total": node.memory_bytes,
+            "free": node.memory_free_bytes,
+            "hugetlb": node.hugetlb_bytes,
+        },
+        "hugepages": [
+            {
+                "size": size_name(pool.size_bytes),
+                "bytes": pool.size_bytes,
+                "total": pool.total,
+                "free": pool.free,
+                "surplus": pool.surplus,
+                "growth": inventory.growth.get(node.id, {}).get(pool.size_bytes, 0),
+                "withheld": inventory.withheld(node.id, pool.size_bytes),
+            }
+            for pool in node.hugepages
+        ],
+        "reserved": _amounts(inventory.reserved.get(node.id, {}).items()),
+        "offered": {"cpus": str(stock.cpus), **_amounts(stock.amounts.items())},
+    }
+
+
+def _amounts(amounts: Iterable[tuple[Kind, int]]) -> dict[str, int]:
+    return {kind.name: amount for kind, amount in amounts}
+
+
+def _machine_pools(machine: Machine, root: str) -> list[Document]:
+    """Pools of the whole machine: only there the kernel tells what is reserved and overcommitted.
+
+    *Reserved* pages are promised to a mapping and not touched yet; they count as free.
+    """
+    reader = Reader(root, Doubts())
+    sizes = sorted({pool.size_bytes for node in machine.numa_nodes for pool in node.hugepages})
+    found = []
+    for size in sizes:
+        pools = [p for n in machine.numa_nodes for p in n.hugepages if p.size_bytes == size]
+        place = f"{_POOLS}/hugepages-{size // 1024}kB"
+        found.append(
+            {
+                "size": size_name(size),
+                "bytes": size,
+                "total": sum(pool.total for pool in pools),
+                "free": sum(pool.free for pool in pools),
+                "surplus": sum(pool.surplus for pool in pools),
+                "reserved": reader.number(f"{place}/resv_hugepages"),
+                "overcommit": reader.number(f"{place}/nr_overcommit_hugepages"),
+            }
+        )
+    return found
+
+
+# -- for people --------------------------------------------------------------------------------------
+
+
+def report(driver: CpuMem, document: Document, terminal: Terminal) -> str:
+    """The same as text: what there is, the pools, what is offered, what to know."""
+    machine = driver.inventory.machine
+    blocks = [
+        _system(document),
+        _heading(terminal, "memory", _memory_rows(machine)),
+        _heading(terminal, "hugepages", _pool_rows(document)),
+        _heading(terminal, "offered by dra-driver-cpumem", _offer_rows(driver)),
+        [line for said in document["warnings"] for line in wrap(f"note: {said}", terminal.width)],
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def _system(document: Document) -> list[str]:
+    cgroups = document["cgroups"]
+    words = [f"cgroup {cgroups['mode']}"]
+    if cgroups["mount"]:
+        words.append(f"controllers {' '.join(cgroups['controllers']) or 'none'}")
+        if cgroups["missing"]:
+            words.append(f"missing: {' '.join(cgroups['missing'])}")
+        charged = cgroups["hugetlbAccounting"] == "memory"
+        words.append(f"hugepages {'count' if charged else 'do not count'} as memory")
+    return [f"Linux {document['kernel'] or '?'} · {document['architecture']}", " · ".join(words)]
+
+
+def _heading(terminal: Terminal, title: str, rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table under its title; only its heading when it has no rows."""
+    lines = table(rows)
+    return [terminal.paint(title, BOLD), *lines] if len(rows) > 1 else [f"{title}: none"]
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of cells in columns, the first to the left and all others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if number else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _memory_rows(machine: Machine) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("NODE", "CPUS", "TOTAL", "FREE", "IN HUGEPAGES")]
+    for node in machine.numa_nodes:
+        cpus = machine.node_cpus.get(node.id, EMPTY)
+        amounts = (node.memory_bytes, node.memory_free_bytes, node.hugetlb_bytes)
+        rows.append((str(node.id), str(cpus) or "none", *map(_shown, amounts)))
+    return rows
+
+
+def _pool_rows(document: Document) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [
+        ("NODE", "SIZE", "TOTAL", "FREE", "SURPLUS", "RESERVED", "MAY GROW", "WITHHELD")
+    ]
+    for node in document["numaNodes"]:
+        for pool in node["hugepages"]:
+            keys = ("size", "total", "free", "surplus")
+            cells = [str(pool[key]) for key in keys]
+            rows.append((str(node["id"]), *cells, "", str(pool["growth"]), str(pool["withheld"])))
+    for pool in document["hugepages"]:
+        cells = [str(pool[key]) for key in ("size", "total", "free", "surplus")]
+        reserved = "?" if pool["reserved"] is None else str(pool["reserved"])
+        rows.append(("all", *cells, reserved, "", ""))
+    return rows
+
+
+def _offer_rows(driver: CpuMem) -> list[tuple[str, ...]]:
+    places = driver.places
+    kinds = sorted(
+        {kind for place in places for kind in place.amounts}, key=lambda k: (k.page_size or 0, k)
+    )
+    rows: list[tuple[str, ...]] = [("DEVICE", *(kind.name for kind in kinds))]
+    for place in places:
+        cells = []
+        for kind in kinds:
+            amount = place.amounts.get(kind, 0)
+            cells.append(str(amount) if kind == CPU else _shown(amount))
+        rows.append((place.device, *cells))
+    return rows
+
+
+def _shown(amount: int) -> str:
+    return human_bytes(amount) if amount else "-"

@@ -1,0 +1,179 @@
+"""``drakit verify``: whether the cgroups of this node are what its claims demand."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from drakit.cli.checkpoint_view import CheckpointView, look
+from drakit.cli.driver_settings import (
+    DriverSettings,
+    add_kubelet_config,
+    add_options,
+    driver_settings,
+)
+from drakit.cli.errors import Problem
+from drakit.drivers.cpumem.audit.seen import Looker, SeenPod
+from drakit.drivers.cpumem.audit.verdict import Verdict, audit
+from drakit.drivers.cpumem.discovery import ownership_reader, policy_here
+from drakit.drivers.cpumem.driver import CpuMem
+from drakit.drivers.cpumem.qos.planner import Policy
+
+RIGHT: Final = 0
+WRONG: Final = 1
+UNKNOWN: Final = 3
+
+EXAMPLES: Final = """\
+examples:
+  drakit verify --driver cpumem                     this node, as root
+  drakit verify --driver cpumem --output json
+  drakit verify --pid 4711                          with the settings of a running driver
+  drakit verify --driver cpumem --cgroup-root ./dump/cgroup --state-dir ./dump/claims
+
+For every container with a claim, every pod with one, and the cgroups above: what the checkpoint
+demands and what the kernel's files say (cpuset.cpus, cpuset.mems, hugetlb.*.max and rsvd.max for
+every page size, memory.min, memory.low, memory.high). Containers without claims must not run on
+claimed CPUs. Nothing is changed. [+] is right, [-] is wrong, [?] cannot be told.
+
+The exit code is 0 if everything is right, 1 if anything is wrong, 2 for bad input, 3 if nothing is
+wrong as far as could be seen, but not all could be.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.epilog = EXAMPLES
+    parser.add_argument("--output", choices=("text", "json"), default="text")
+    add_kubelet_config(parser)
+    add_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compare and print."""
+    settings = driver_settings(options)
+    try:
+        driver = settings.driver()
+        view = look(settings.config.checkpoint_dir(driver.name))
+    except OSError as error:
+        raise Problem(str(error), "run as root, or name the checkpoint with --state-dir") from None
+    root = settings.config.cgroup_root
+    if not os.path.exists(os.path.join(root, "cgroup.controllers")):
+        raise Problem(
+            f"{root or 'cgroupRoot'} is no cgroup v2", "name its mount point with --cgroup-root"
+        )
+    proc = os.path.join(settings.config.sysfs_root, "proc")
+    looker = Looker(root, proc, driver.cdi_kind, view.entries)
+    pods = looker.pods()
+    if isinstance(driver, CpuMem):
+        reader = ownership_reader(driver.inventory.config, options.kubelet_config)
+        driver = replace(
+            driver, policy=policy_here(driver.inventory.config, driver.inventory.machine, reader)
+        )
+    policy = driver.policy if isinstance(driver, CpuMem) else _CPUS_ONLY
+    verdicts = audit(driver, policy, view.prepared_claims, pods, looker.read)
+    code = _code(verdicts, view)
+    if options.output == "json":
+        print(json.dumps(_document(settings, view, pods, verdicts, code), indent=2))
+    else:
+        for line in report(view, pods, verdicts):
+            print(line)
+        print(_SUMMARY[code])
+    return code
+
+
+_CPUS_ONLY: Final = Policy(mode="off", page_limits=False)
+
+
+def _code(verdicts: Iterable[Verdict], view: CheckpointView) -> int:
+    found = {verdict.right for verdict in verdicts}
+    if False in found or view.unreadable:
+        return WRONG
+    return UNKNOWN if None in found else RIGHT
+
+
+_SUMMARY: Final = {
+    RIGHT: "everything is as it must be",
+    WRONG: "something is not as it must be: see the lines marked [-]",
+    UNKNOWN: "nothing wrong was seen, but not everything could be: see the lines marked [?]",
+}
+_SIGNS: Final = {True: "[+]", False: "[-]", None: "[?]"}
+
+
+def report(
+    view: CheckpointView, pods: Sequence[SeenPod], verdicts: Sequence[Verdict]
+) -> Iterable[str]:
+    """One line for each cgroup that must say something, with what is wrong below it."""
+    for path, problem in view.unreadable.items():
+        yield f"[-] {path}: {problem}"
+    here = {pod.uid for pod in pods}
+    for entry in view.entries:
+        if not here.intersection(entry.consumers):
+            yield f"[+] {entry}: none of its pods is here"
+    for verdict in verdicts:
+        if verdict.right and not verdict.claims and verdict.kind == "container":
+            continue  # the many containers that stay away from claimed CPUs
+        yield _line(verdict)
+        if verdict.problem or verdict.unknown:
+            yield f"      {verdict.problem or verdict.unknown}"
+        yield from (f"      {check}" for check in verdict.checks if not check.right)
+    others = sum(v.right is True and not v.claims and v.kind == "container" for v in verdicts)
+    if others:
+        yield f"[+] {others} containers without claims keep off claimed CPUs"
+
+
+def _line(verdict: Verdict) -> str:
+    whose = f" ({', '.join(verdict.claims)})" if verdict.claims else ""
+    said = " ".join(f"{check.file}={check.found}" for check in verdict.checks if check.right)
+    return (
+        f"{_SIGNS[verdict.right]} {verdict.kind} {verdict.path}{whose}{': ' if said else ''}{said}"
+    )
+
+
+def _document(
+    settings: DriverSettings,
+    view: CheckpointView,
+    pods: Sequence[SeenPod],
+    verdicts: Sequence[Verdict],
+    code: int,
+) -> dict[str, Any]:
+    words = {True: "right", False: "wrong", None: "unknown"}
+    here = {pod.uid for pod in pods}
+    return {
+        "layoutVersion": 1,
+        "node": settings.node,
+        "driver": settings.program.name,
+        "verdict": {RIGHT: "right", WRONG: "wrong", UNKNOWN: "unknown"}[code],
+        "unreadable": dict(view.unreadable),
+        "claims": [
+            {
+                "uid": entry.uid,
+                "name": f"{entry.namespace}/{entry.name}",
+                "running": bool(here.intersection(entry.consumers)),
+            }
+            for entry in view.entries
+        ],
+        "cgroups": [
+            {
+                "kind": verdict.kind,
+                "path": verdict.path,
+                "claims": list(verdict.claims),
+                "verdict": words[verdict.right],
+                "problem": verdict.problem or verdict.unknown,
+                "files": [
+                    {
+                        "file": check.file,
+                        "relation": check.relation,
+                        "wanted": check.wanted,
+                        "found": check.found,
+                        "verdict": words[check.right],
+                    }
+                    for check in verdict.checks
+                ],
+            }
+            for verdict in verdicts
+        ],
+    }

@@ -1,0 +1,1 @@
+"""Cluster snapshots: nodes, ResourceSlices, claims and pods, from files or a live API server."""

@@ -1,0 +1,113 @@
+"""Names that tie a claim to what the runtime sees: CDI devices and marker variables.
+
+Each request of a claim is one CDI device, so that a container which names one request gets that
+request's prepared devices only. The marker variable carries the same information to runtimes that do not report
+CDI device names to NRI; a workload can forge it, so it only counts where the checkpoint and the pod's UID
+confirm it (:mod:`drakit.kit.runtime.container_claims`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from drakit.kit.driver import PreparedClaim
+from drakit.wire.cdi.spec import claim_device_name, parse_claim_device_name
+
+MARKER_PREFIX: Final = "DRA_CLAIM_"
+LEGACY_PREFIX: Final = "DRA_CPUSET_"
+"""What kubernetes-sigs/dra-driver-cpu sets instead of a marker: ``DRA_CPUSET_<claimUID>``."""
+MOST_MARKERS: Final = 256
+"""How many markers a container can have at most: far more than a pod can have requests."""
+
+
+class Part(NamedTuple):
+    """One request of one claim."""
+
+    uid: str
+    request: str
+
+
+def qualified_name(kind: str, part: Part) -> str:
+    """The CDI device as the kubelet and the runtime know it: ``vendor/class=device``."""
+    return f"{kind}={claim_device_name(part.uid, part.request)}"
+
+
+def marker_variable(part: Part) -> str:
+    """The environment variable that marks a container as user of a request."""
+    return f"{MARKER_PREFIX}{part.uid}_{part.request}"
+
+
+def parts_of(entry: PreparedClaim) -> tuple[Part, ...]:
+    """The requests of a claim that this driver serves, each once, in order."""
+    return tuple(
+        dict.fromkeys(Part(entry.uid, prepared.request) for prepared in entry.prepared_devices)
+    )
+
+
+def index_by_device(kind: str, entries: Iterable[PreparedClaim]) -> dict[str, Part]:
+    """From qualified CDI device name to the request it stands for."""
+    return {qualified_name(kind, part): part for entry in entries for part in parts_of(entry)}
+
+
+def index_by_marker(entries: Iterable[PreparedClaim]) -> dict[str, Part]:
+    """From the name of a marker variable to the request it stands for."""
+    return {marker_variable(part): part for entry in entries for part in parts_of(entry)}
+
+
+class Shown(NamedTuple):
+    """What a container shows of this driver's claims, reduced to what can matter.
+
+    ``devices`` come from the kubelet through the runtime. ``markers`` and ``legacy`` are environment
+    variables, which the workload can set as well: by themselves they prove nothing.
+    """
+
+    devices: tuple[str, ...] = ()
+    """Qualified CDI device names of this driver's kind."""
+    markers: tuple[str, ...] = ()
+    """Names of marker variables with this driver's kind as value; at most :data:`MOST_MARKERS`."""
+    legacy: tuple[str, ...] = ()
+    """Claim UIDs from variables of the Go driver, likewise limited."""
+
+    @property
+    def device_claims(self) -> set[str]:
+        """UIDs of the claims that the CDI devices belong to."""
+        return {_device_claim(device.partition("=")[2]) for device in self.devices}
+
+    @property
+    def marker_claims(self) -> set[str]:
+        """UIDs of the claims that the variables speak of."""
+        named = {name.removeprefix(MARKER_PREFIX).partition("_")[0] for name in self.markers}
+        return named | set(self.legacy)
+
+    @property
+    def claims(self) -> set[str]:
+        """UIDs of all claims that are shown, by devices or by variables."""
+        return self.device_claims | self.marker_claims
+
+
+NOTHING_SHOWN: Final = Shown()
+
+
+def shown(kind: str, devices: Iterable[str], env: Iterable[str]) -> Shown:
+    """What CDI devices and environment variables show of claims of the driver with CDI *kind*."""
+    start = f"{kind}="
+    markers: list[str] = []
+    legacy: list[str] = []
+    for variable in env:
+        if variable.startswith(MARKER_PREFIX):
+            name, _, value = variable.partition("=")
+            if value == kind and len(markers) <= MOST_MARKERS:
+                markers.append(name)
+        elif variable.startswith(LEGACY_PREFIX) and len(legacy) < MOST_MARKERS:
+            legacy.append(variable.partition("=")[0].removeprefix(LEGACY_PREFIX))
+    mine = tuple(device for device in devices if device.startswith(start))
+    if not (mine or markers or legacy):
+        return NOTHING_SHOWN
+    return Shown(mine, tuple(markers), tuple(legacy))
+
+
+def _device_claim(device: str) -> str:
+    """The claim of a CDI device: of ours ``claim-<uid>_<request>``, of the Go driver ``claim-<uid>``."""
+    part = parse_claim_device_name(device)
+    return part[0] if part is not None else device.removeprefix("claim-")

@@ -1,0 +1,1 @@
+"""Driver options: defaults, configuration file, environment variables and flags."""

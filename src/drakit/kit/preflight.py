@@ -1,0 +1,193 @@
+"""Looking once whether this node has what a driver needs, and saying how to get what is missing.
+
+Nothing is changed: files are not written, the runtime is not restarted. The same checks serve a
+driver's ``--check`` and ``drakit doctor``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from drakit.kit.claims.binding_conditions import needs_binder
+from drakit.kit.config.options import HostOptions, listen_address
+from drakit.kit.driver import Driver
+from drakit.wire.kube import ACCESS_REVIEWS, NODES, Client, KubeError, find_cluster
+from drakit.wire.kubelet import SocketPathError
+from drakit.wire.kubelet.sockets import registration_socket, service_socket
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at: fine, worth knowing (``note``), or wrong (``problem``), and the way out."""
+
+    subject: str
+    detail: str
+    problem: str = ""
+    way_out: str = ""
+    note: str = ""
+
+    def __str__(self) -> str:
+        if not self.problem and not self.note:
+            return f"[+] {self.subject}: {self.detail}"
+        sign = "[-]" if self.problem else "[!]"
+        return f"{sign} {self.subject}: {self.problem or self.note}\n      {self.way_out}"
+
+
+def run_checks(
+    discover: Callable[[], Driver],
+    options: HostOptions,
+    node: str,
+    more: Iterable[Finding] = (),
+) -> int:
+    """Print all findings, *more* first; the exit code is 0 when nothing is missing, else 1."""
+    good = True
+    for finding in itertools.chain(more, findings(discover, options, node)):
+        print(finding)
+        good &= not finding.problem
+    print("ready to serve" if good else "not ready: see the lines marked [-]")
+    return 0 if good else 1
+
+
+def findings(discover: Callable[[], Driver], options: HostOptions, node: str) -> Iterator[Finding]:
+    """Look at everything, one finding after another, quick ones first."""
+    try:
+        driver = discover()
+        offer = driver.offer()
+        count = sum(len(pool.devices) for pool in offer.pools)
+    except (OSError, ValueError) as error:
+        yield Finding("driver", "", str(error), "correct the configuration, then check again")
+        return
+    yield Finding("driver", f"{driver.name} offers {count} devices on node {node}")
+    yield from check_directories(options, driver.name)
+    yield check_nri(options)
+    yield check_port(options)
+    yield from asyncio.run(check_api(options, node, binding=needs_binder(offer)))
+
+
+def check_directories(options: HostOptions, driver: str) -> Iterator[Finding]:
+    """The kubelet's and the runtime's directories, and the lengths of the socket paths."""
+    root = os.path.normpath(options.kubelet_root_dir)
+    registry = os.path.join(root, "plugins_registry")
+    yield _directory(
+        "kubelet",
+        registry,
+        "is the kubelet installed? If its --root-dir is elsewhere, set kubeletRootDir",
+    )
+    plugins = os.path.join(root, "plugins")
+    yield _directory("plugin data", plugins, "it must be writable for the driver")
+    try:
+        service_socket(options.plugin_dir(driver), options.pod_uid or None)
+        registration_socket(registry, driver, options.pod_uid or None)
+        yield Finding("socket paths", "short enough")
+    except SocketPathError as error:
+        yield Finding("socket paths", "", str(error), "use a shorter kubelet root directory")
+    yield _directory(
+        "CDI",
+        options.cdi_dir,
+        "create it, and see that the runtime's cdi_spec_dirs list it; set cdiDir if it is elsewhere",
+    )
+
+
+def _directory(subject: str, path: str, way_out: str) -> Finding:
+    if not os.path.isdir(path):
+        return Finding(subject, "", f"{path} does not exist", way_out)
+    if not os.access(path, os.W_OK | os.X_OK):
+        return Finding(subject, "", f"{path} is not writable", f"run as root; {way_out}")
+    return Finding(subject, f"{path} is writable")
+
+
+def check_nri(options: HostOptions) -> Finding:
+    """Whether the runtime's NRI socket is there and somebody listens."""
+    if options.nri == "off":
+        return Finding("NRI", "off by configuration: containers are not pinned")
+    path = options.nri_socket
+    try:
+        mode = os.stat(path).st_mode
+        if not stat.S_ISSOCK(mode):
+            return Finding("NRI", "", f"{path} is no socket", "set nriSocket to the runtime's")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(2)
+            probe.connect(path)
+    except FileNotFoundError:
+        return Finding(
+            "NRI",
+            "",
+            f"{path} does not exist",
+            "enable NRI: containerd 2.x and CRI-O 1.30+ have it on; containerd 1.7 needs "
+            "disable = false in [plugins.'io.containerd.nri.v1.nri'], then a restart",
+        )
+    except OSError as error:
+        return Finding("NRI", "", f"{path}: {error}", "is the container runtime running?")
+    return Finding("NRI", f"{path} answers")
+
+
+def check_port(options: HostOptions) -> Finding:
+    """Whether the address of the health pages is free."""
+    if not options.bind_address:
+        return Finding("health pages", "not served, by configuration")
+    host, port = listen_address(options.bind_address)
+    family = socket.AF_INET6 if host and ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host or "", port))
+        except OSError as error:
+            return Finding(
+                "health pages", "", f"{options.bind_address}: {error}", "set bindAddress"
+            )
+    return Finding("health pages", f"{options.bind_address} is free")
+
+
+async def check_api(options: HostOptions, node: str, *, binding: bool) -> list[Finding]:
+    """The API server, the node object, and every right the driver uses.
+
+    *binding* says whether it has devices with binding conditions.
+    """
+    try:
+        cluster = find_cluster(kubeconfig=options.kubeconfig or None)
+    except KubeError as error:
+        return [Finding("API server", "", str(error), "give --kubeconfig, or run as a pod")]
+    async with Client(cluster) as client:
+        try:
+            version = (await client.get_document("/version")).get("gitVersion", "unknown")
+            found = [Finding("API server", f"{cluster.origin}: Kubernetes {version}")]
+            await client.get(NODES, node)
+            found.append(Finding("node", f"{node} exists"))
+            found.extend([await _may(client, *right) for right in _rights(binding=binding)])
+        except KubeError as error:
+            return [Finding("API server", "", str(error), "see the message")]
+    return found
+
+
+def _rights(*, binding: bool) -> Iterator[tuple[str, str]]:
+    for verb in ("list", "watch", "create", "update", "delete"):
+        yield verb, "resourceslices"
+    for verb in ("get", "list", "watch") if binding else ("get",):
+        yield verb, "resourceclaims"
+    if binding:
+        yield "patch", "resourceclaims/status"
+
+
+async def _may(client: Client, verb: str, resource: str) -> Finding:
+    plural, _, subresource = resource.partition("/")
+    asked = {"verb": verb, "group": "resource.k8s.io", "resource": plural}
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": asked | {"subresource": subresource}},
+    }
+    answer = await client.create(ACCESS_REVIEWS, review)
+    if answer.raw.get("status", {}).get("allowed"):
+        return Finding("rights", f"may {verb} {resource}")
+    return Finding(
+        "rights",
+        "",
+        f"may not {verb} {resource}",
+        "apply the ClusterRole of the driver's chart and bind it to its service account",
+    )

@@ -1,0 +1,1 @@
+"""The container runtime: NRI event handlers, desired resources, updates and drift."""

@@ -1,0 +1,1 @@
+"""ResourceSlices: layout, API limits, publishing."""

@@ -1,0 +1,305 @@
+"""The API's limits on devices, checked before the API server says no.
+
+The server rejects a whole slice for one bad device, in words that name an index. Here every problem
+names the device, the field, the limit and the way out. The numbers are those of Kubernetes 1.37;
+older releases are stricter in places that are noted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter as Tally
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from drakit.core.objects import (
+    Attribute,
+    Capacity,
+    CapacityRange,
+    CounterSet,
+    Device,
+    RequestPolicy,
+    Taint,
+)
+from drakit.core.quantity import ZERO, Quantity
+from drakit.kit.driver import Offer, PoolOffer
+
+ATTRIBUTES_AND_CAPACITIES: Final = 32
+ATTRIBUTE_VALUES: Final = 48
+TEXT_BYTES: Final = 64
+TAINTS: Final = 16  # Kubernetes 1.34 takes four
+BINDING_CONDITIONS: Final = 4
+COUNTER_SETS_CONSUMED: Final = 2
+COUNTERS_PER_SET: Final = 32
+COMPATIBILITY_GROUPS: Final = 2
+VALID_VALUES: Final = 10
+_INT64: Final = range(-(2**63), 2**63)
+_EFFECTS: Final = ("None", "NoSchedule", "NoExecute")
+_NODE_RESOURCES: Final = ("cpu", "memory", "ephemeral-storage")
+
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
+_LABEL_NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_VERSION: Final = re.compile(
+    r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)"
+    r"(-(0|[1-9][0-9]*|[0-9]*[a-zA-Z-][0-9a-zA-Z-]*)"
+    r"(\.(0|[1-9][0-9]*|[0-9]*[a-zA-Z-][0-9a-zA-Z-]*))*)?"
+    r"(\+[0-9a-zA-Z-]+(\.[0-9a-zA-Z-]+)*)?"
+)
+_SHOWN: Final = 5
+
+Problems = Iterator[str]
+
+
+class OfferError(ValueError):
+    """An offer the API server would reject; ``problems`` says all that is wrong with it."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        shown = "; ".join(self.problems[:_SHOWN])
+        more = len(self.problems) - _SHOWN
+        super().__init__(f"cannot publish: {shown}" + (f"; and {more} more" if more > 0 else ""))
+
+
+def check_offer(driver: str, offer: Offer) -> None:
+    """Raise :class:`OfferError` unless the API server would take every device of *offer*.
+
+    Pools must be named (:meth:`Offer.named`).
+    """
+    problems = list(_driver(driver))
+    names = Tally(pool.name for pool in offer.pools)
+    problems += [
+        f"pool {name!r} is offered {count} times: merge them or name them differently"
+        for name, count in names.items()
+        if count > 1
+    ]
+    for pool in offer.pools:
+        problems += _pool(pool)
+    if problems:
+        raise OfferError(problems)
+
+
+def _driver(name: str) -> Problems:
+    if len(name) > 63 or not _SUBDOMAIN.fullmatch(name):
+        yield f"driver name {name!r} is no DNS subdomain of at most 63 characters"
+
+
+def _pool(pool: PoolOffer) -> Problems:
+    name = pool.name or ""
+    if len(name) > 253 or not all(_SUBDOMAIN.fullmatch(part) for part in name.split("/")):
+        yield (
+            f"pool name {name!r} must be DNS subdomains joined by '/', at most 253 characters "
+            "(the node's name is a good one)"
+        )
+    for repeated, count in Tally(device.name for device in pool.devices).items():
+        if count > 1:
+            yield f"pool {name}: {count} devices are named {repeated!r}; names are unique in a pool"
+    yield from (f"pool {name}: {text}" for text in _counter_sets(pool.shared_counters))
+    sets = {counters.name: counters for counters in pool.shared_counters}
+    for device in pool.devices:
+        where = f"device {device.name!r} of pool {name}"
+        yield from (f"{where}: {text}" for text in _device(device, sets))
+
+
+def _counter_sets(sets: tuple[CounterSet, ...]) -> Problems:
+    for name, count in Tally(counters.name for counters in sets).items():
+        if count > 1:
+            yield f"{count} counter sets are named {name!r}; names are unique in a pool"
+    for counters in sets:
+        yield from _label(counters.name, "counter set name")
+        yield from _counter_names(counters.counters, f"counter set {counters.name!r}")
+
+
+def _counter_names(counters: Iterable[str], where: str) -> Problems:
+    names = list(counters)
+    if not 1 <= len(names) <= COUNTERS_PER_SET:
+        yield f"{where} has {len(names)} counters; 1 to {COUNTERS_PER_SET} are possible"
+    for name in names:
+        yield from _label(name, f"{where}: counter name")
+
+
+def _label(name: str, what: str) -> Problems:
+    if not _LABEL.fullmatch(name):
+        yield (
+            f"{what} {name!r} is no DNS label: at most 63 of a-z, 0-9 and '-', "
+            "beginning and ending with a letter or digit"
+        )
+
+
+def _device(device: Device, sets: dict[str, CounterSet]) -> Problems:
+    yield from _label(device.name, "its name")
+    total = len(device.attributes) + len(device.capacity)
+    if total > ATTRIBUTES_AND_CAPACITIES:
+        yield (
+            f"{total} attributes and capacities, at most {ATTRIBUTES_AND_CAPACITIES} are possible: "
+            "leave out the least useful attributes"
+        )
+    for key, attribute in device.attributes.items():
+        yield from _attribute(key, attribute)
+    values = sum(len(_values(attribute)) for attribute in device.attributes.values())
+    if values > ATTRIBUTE_VALUES:
+        yield f"{values} attribute values (each list item counts), at most {ATTRIBUTE_VALUES}"
+    shared = device.allow_multiple_allocations is True
+    for key, capacity in device.capacity.items():
+        yield from _key(key, "capacity")
+        yield from (f"capacity {key!r}: {text}" for text in _capacity(capacity, shared=shared))
+    yield from _taints(device.taints)
+    yield from _consumption(device, sets)
+    yield from _placement(device)
+
+
+def _key(key: str, what: str) -> Problems:
+    domain, slash, identifier = key.rpartition("/")
+    # The API takes upper case in the domain of a key, though in no other DNS name.
+    if slash and (len(domain) > 63 or not _SUBDOMAIN.fullmatch(domain.lower())):
+        yield f"{what} {key!r}: the part before '/' is no DNS subdomain of at most 63 characters"
+    if not _IDENTIFIER.fullmatch(identifier):
+        yield (
+            f"{what} {key!r}: {identifier!r} is no identifier of at most 32 letters, digits and '_' "
+            "that does not begin with a digit"
+        )
+
+
+def _values(attribute: Attribute) -> tuple[object, ...]:
+    """All values of an attribute; more than one kind set is reported elsewhere."""
+    single = (attribute.int_, attribute.bool_, attribute.string, attribute.version)
+    several = (attribute.ints, attribute.bools, attribute.strings, attribute.versions)
+    return (
+        *(value for value in single if value is not None),
+        *(item for items in several for item in items or ()),
+    )
+
+
+def _attribute(key: str, attribute: Attribute) -> Problems:
+    yield from _key(key, "attribute")
+    kinds = [
+        field for field in attribute.__struct_fields__ if getattr(attribute, field) is not None
+    ]
+    if len(kinds) != 1:
+        yield f"attribute {key!r} has {len(kinds)} values: exactly one kind of value is needed"
+        return
+    values = _values(attribute)
+    if not values:
+        yield f"attribute {key!r} is an empty list: leave the attribute out instead"
+    for value in values:
+        if isinstance(value, str) and len(value.encode()) > TEXT_BYTES:
+            yield (
+                f"attribute {key!r}: {value!r} has {len(value.encode())} bytes, "
+                f"at most {TEXT_BYTES} are possible: shorten it"
+            )
+        if kinds[0] in ("version", "versions") and not _VERSION.fullmatch(str(value)):
+            yield f"attribute {key!r}: {value!r} is no semantic version such as 1.2.3"
+        if isinstance(value, int) and value not in _INT64:
+            yield f"attribute {key!r}: {value} does not fit into 64 bits"
+
+
+def _capacity(capacity: Capacity, *, shared: bool) -> Problems:
+    policy = capacity.request_policy
+    if policy is None:
+        return
+    if not shared:
+        yield "a request policy needs allow_multiple_allocations=True on the device"
+    if policy.valid_values and policy.valid_range is not None:
+        yield "a request policy has either valid values or a valid range, not both"
+    elif (policy.valid_values or policy.valid_range is not None) and policy.default is None:
+        yield "a request policy with valid values or a valid range needs a default"
+    elif policy.default is not None:
+        yield from _valid_values(policy, policy.default, capacity.value)
+        if policy.valid_range is not None:
+            yield from _valid_range(policy.valid_range, policy.default, capacity.value)
+
+
+def _valid_values(policy: RequestPolicy, default: Quantity, value: Quantity) -> Problems:
+    values = policy.valid_values
+    if not values:
+        return
+    if len(values) > VALID_VALUES:
+        yield f"{len(values)} valid values, at most {VALID_VALUES} are possible: use a valid range"
+    if list(values) != sorted(set(values)):
+        yield "valid values must ascend without repetition"
+    if max(values) > value:
+        yield f"valid value {max(values)} is more than the capacity of {value}"
+    if default not in values:
+        yield f"the default {default} is none of the valid values"
+
+
+def _valid_range(limits: CapacityRange, default: Quantity, value: Quantity) -> Problems:
+    if limits.min is None:
+        yield "a valid range needs a minimum"
+        return
+    lowest, highest = limits.min, limits.max if limits.max is not None else value
+    if lowest > value:
+        yield f"the minimum {lowest} is more than the capacity of {value}"
+    if highest > value:
+        yield f"the maximum {highest} is more than the capacity of {value}"
+    if lowest > highest:
+        yield f"the minimum {lowest} is more than the maximum {highest}"
+    if not lowest <= default <= highest:
+        yield f"the default {default} is not within {lowest} and {highest}"
+    if limits.step is not None:
+        yield from _step(limits, limits.step, lowest, default, value)
+
+
+def _step(
+    limits: CapacityRange, step: Quantity, lowest: Quantity, default: Quantity, value: Quantity
+) -> Problems:
+    if step <= ZERO:
+        yield f"the step {step} must be positive"
+        return
+    if lowest + step > value:
+        yield f"minimum and one step make {lowest + step}, more than the capacity of {value}"
+    for name, amount in (("default", default), ("maximum", limits.max)):
+        if amount is not None and (amount - lowest).nanos % step.nanos:
+            yield f"the {name} {amount} is not reached from {lowest} in steps of {step}"
+
+
+def _taints(taints: tuple[Taint, ...]) -> Problems:
+    if len(taints) > TAINTS:
+        yield f"{len(taints)} taints, at most {TAINTS} are possible"
+    for taint in taints:
+        prefix, slash, name = taint.key.rpartition("/")
+        if (slash and not (len(prefix) <= 253 and _SUBDOMAIN.fullmatch(prefix))) or (
+            not _LABEL_NAME.fullmatch(name)
+        ):
+            yield f"taint key {taint.key!r} must be formed like a label key"
+        if taint.value and not _LABEL_NAME.fullmatch(taint.value):
+            yield f"taint {taint.key!r}: value {taint.value!r} must be formed like a label value"
+        if taint.effect not in _EFFECTS:
+            yield f"taint {taint.key!r}: effect {taint.effect!r} is none of {', '.join(_EFFECTS)}"
+
+
+def _consumption(device: Device, sets: dict[str, CounterSet]) -> Problems:
+    consumed = device.consumes_counters
+    if len(consumed) > COUNTER_SETS_CONSUMED:
+        yield f"draws from {len(consumed)} counter sets, at most {COUNTER_SETS_CONSUMED} are possible"
+    for name, count in Tally(entry.counter_set for entry in consumed).items():
+        if count > 1:
+            yield f"names counter set {name!r} {count} times"
+    for entry in consumed:
+        known = sets.get(entry.counter_set)
+        if known is None:
+            yield f"draws from counter set {entry.counter_set!r}, which this pool does not have"
+            continue
+        yield from _counter_names(entry.counters, f"its use of {entry.counter_set!r}")
+        missing = sorted(set(entry.counters) - set(known.counters))
+        if missing:
+            yield f"draws from counters {', '.join(missing)} that {entry.counter_set!r} does not have"
+        if len(set(entry.compatibility_groups)) != len(entry.compatibility_groups):
+            yield f"names a compatibility group of {entry.counter_set!r} twice"
+        if len(entry.compatibility_groups) > COMPATIBILITY_GROUPS:
+            yield f"has more than {COMPATIBILITY_GROUPS} compatibility groups"
+
+
+def _placement(device: Device) -> Problems:
+    if device.node_name or device.node_selector or device.all_nodes:
+        yield "names nodes of its own, but a driver on a node offers what this node has"
+    for what, conditions in (
+        ("binding conditions", device.binding_conditions),
+        ("binding failure conditions", device.binding_failure_conditions),
+    ):
+        if len(conditions) > BINDING_CONDITIONS:
+            yield f"{len(conditions)} {what}, at most {BINDING_CONDITIONS} are possible"
+    for resource in device.node_allocatable_resources:
+        if resource not in _NODE_RESOURCES and not resource.startswith("hugepages-"):
+            yield f"node-allocatable resource {resource!r} is neither cpu, memory nor hugepages"

@@ -1,0 +1,1 @@
+"""Logs, metrics and the HTTP endpoints for health and metrics."""

@@ -1,0 +1,157 @@
+"""Which CPUs there are, and in which state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from drakit.core.cpuset import EMPTY, CpuSet, CpuSetError
+from drakit.machine.sysfs import Reader
+
+CPU: Final = "/sys/devices/system/cpu"
+MAX_CPUS: Final = 8192
+"""The largest ``NR_CPUS`` a kernel can be built with; higher numbers come from damaged files."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuStates:
+    """CPUs by state. ``known`` is every CPU that any source names."""
+
+    possible: CpuSet
+    present: CpuSet
+    online: CpuSet
+    known: CpuSet
+    isolated: CpuSet
+    nohz_full: CpuSet
+
+
+def read_states(reader: Reader) -> CpuStates:
+    """Read the lists, and make up for missing or contradicting ones from the ``cpuN`` directories."""
+    directories = CpuSet(reader.numbered(CPU, "cpu", MAX_CPUS))
+    listed_present = _believable(reader, "present", directories)
+    listed_online = _believable(reader, "online", directories)
+    if listed_online is not None and not listed_online:
+        reader.doubts.note(f"{CPU}/online", "names no CPU at all; asked the CPUs one by one")
+        listed_online = None
+    if listed_present is None and directories:
+        reader.doubts.note(f"{CPU}/present", "missing or unusable; every cpuN directory is present")
+    named = directories | (listed_present or EMPTY) | (listed_online or EMPTY)
+    if not named:
+        named = listed_online = _from_proc(reader)
+    if listed_online is None:
+        reader.doubts.note(f"{CPU}/online", "missing or unusable; asked the CPUs one by one")
+        listed_online = _online_one_by_one(reader, named)
+    else:
+        _check_offline(reader, directories - listed_online)
+    present = (directories if listed_present is None else listed_present) | listed_online
+    possible = _believable(reader, "possible", directories)
+    for cpu in named - (possible if possible is not None else named):
+        reader.doubts.note_cpu(cpu, "", "not in the list of possible CPUs; kept nevertheless")
+    for cpu in named - directories if directories else EMPTY:
+        reader.doubts.note_cpu(cpu, "", "listed, but has no directory; its place is derived")
+    return CpuStates(
+        possible=(possible or EMPTY) | named,
+        present=present,
+        online=listed_online,
+        known=named,
+        isolated=_isolated(reader) & named,
+        nohz_full=(_list_or_null(reader, f"{CPU}/nohz_full") or EMPTY) & named,
+    )
+
+
+def _believable(reader: Reader, name: str, directories: CpuSet) -> CpuSet | None:
+    """A list of CPUs, without numbers no kernel can have."""
+    listed = reader.cpu_list(f"{CPU}/{name}")
+    if listed is None:
+        return None
+    absurd = listed - CpuSet.range(0, MAX_CPUS)
+    if absurd:
+        reader.doubts.note(
+            f"{CPU}/{name}", f"CPUs from {absurd.min()} on ignored: no kernel has them"
+        )
+        listed = (listed - absurd) | (listed & directories)
+    return listed
+
+
+def _online_one_by_one(reader: Reader, named: CpuSet) -> CpuSet:
+    """Ask every ``cpuN/online``.
+
+    Without that file a CPU is online if it shows its topology, as the kernel removes the topology of
+    an offline CPU; if no CPU shows it, all are online.
+    """
+    states: dict[int, bool | None] = {}
+    for cpu in named:
+        said = reader.number(f"{CPU}/cpu{cpu}/online")
+        states[cpu] = None if said is None else said != 0
+    silent = [cpu for cpu, state in states.items() if state is None]
+    shows = {cpu for cpu in silent if reader.exists(f"{CPU}/cpu{cpu}/topology")}
+    anyone = bool(shows) or any(
+        reader.exists(f"{CPU}/cpu{cpu}/topology") for cpu, state in states.items() if state
+    )
+    for cpu in silent:
+        states[cpu] = cpu in shows or not anyone
+        if not states[cpu]:
+            reader.doubts.note_cpu(
+                cpu, "/online", "missing, and no topology is shown: taken as offline"
+            )
+    online = CpuSet(cpu for cpu, state in states.items() if state)
+    if not online and named:
+        reader.doubts.note(CPU, "every CPU says it is offline; taken as online")
+        return named
+    return online
+
+
+def _check_offline(reader: Reader, offline: CpuSet) -> None:
+    """A CPU that is not in the online list but looks online stays offline, and is doubtful."""
+    for cpu in offline:
+        said = reader.number(f"{CPU}/cpu{cpu}/online")
+        if said == 1 or (said is None and reader.exists(f"{CPU}/cpu{cpu}/topology")):
+            reader.doubts.note_cpu(
+                cpu, "/online", "looks online, the list of online CPUs says not: taken as offline"
+            )
+
+
+def _from_proc(reader: Reader) -> CpuSet:
+    """Without any CPU in sysfs: ``cpuN`` lines of ``/proc/stat``, or processors of ``cpuinfo``."""
+    found = []
+    for line in (reader.text("/proc/stat") or "").splitlines():
+        name = line.split(" ", 1)[0]
+        if name.startswith("cpu") and name[3:].isascii() and name[3:].isdigit():
+            found.append(name[3:])
+    if not found:
+        for line in (reader.text("/proc/cpuinfo") or "").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "processor" and value.strip().isascii() and value.strip().isdigit():
+                found.append(value.strip())
+    numbers = [int(digits) for digits in found if len(digits) < 10]
+    cpus = CpuSet(number for number in numbers if number < MAX_CPUS)
+    source = "/proc/stat or /proc/cpuinfo"
+    reader.doubts.note(
+        CPU, f"shows no CPU; {len(cpus)} taken from {source}" if cpus else "shows no CPU"
+    )
+    return cpus
+
+
+def _list_or_null(reader: Reader, path: str) -> CpuSet | None:
+    """A list that the kernel writes as ``(null)`` when the feature is off."""
+    text = reader.text(path)
+    if text is None or text.strip(" \t\r\n\0") in ("(null)", ""):
+        return None if text is None else EMPTY
+    return reader.cpu_list(path)
+
+
+def _isolated(reader: Reader) -> CpuSet:
+    """The ``isolated`` list or, before Linux 4.2 had it, ``isolcpus=`` of the command line."""
+    listed = _list_or_null(reader, f"{CPU}/isolated")
+    if listed is not None:
+        return listed
+    for word in (reader.text("/proc/cmdline") or "").split():
+        if word.startswith("isolcpus="):
+            items = word.removeprefix("isolcpus=").split(",")
+            # Flags such as "nohz," or "domain,managed_irq," may precede the list.
+            text = ",".join(item for item in items if item[:1].isdigit())
+            try:
+                return CpuSet.parse(text)
+            except CpuSetError as error:
+                reader.doubts.note("/proc/cmdline", f"isolcpus: {error.reason}; none isolated")
+    return EMPTY

@@ -1,0 +1,1 @@
+"""The allocator: kube-scheduler's search for devices that satisfy a claim."""

@@ -1,0 +1,1 @@
+"""CEL type checking, cost estimation and validation, as the API server does them."""

@@ -1,0 +1,138 @@
+"""Checks of the API server beyond types: literals of one type, formats, constants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from drakit.scheduler.cel.checker.checker import Checked
+from drakit.scheduler.cel.checker.types import Type
+from drakit.scheduler.cel.errors import CelRuntimeError, CelTypeError
+from drakit.scheduler.cel.stdlib import printf, regex, times
+from drakit.scheduler.cel.syntax.tree import (
+    Call,
+    Comprehension,
+    ListLiteral,
+    Literal,
+    MapLiteral,
+    Node,
+    Select,
+    StructLiteral,
+)
+
+_VERBS: Final = {
+    "d": {"int", "uint"}, "f": {"double", "string"}, "e": {"double", "string"},
+    "b": {"int", "uint", "bool"}, "x": {"int", "uint", "string", "bytes"},
+    "X": {"int", "uint", "string", "bytes"}, "o": {"int", "uint"},
+    "s": {"list", "map", "int", "uint", "double", "bool", "string", "timestamp", "bytes",
+          "duration", "type", "null"},
+}  # fmt: skip
+
+
+def validate(root: Node, checked: Checked) -> None:
+    """Raise :class:`CelTypeError` for what the API server rejects in a well-typed expression."""
+    _Validator(checked).visit(root, exempt=False)
+
+
+class _Validator:
+    def __init__(self, checked: Checked) -> None:
+        self._types = checked.types
+        self._checked = checked
+
+    def visit(self, node: Node, *, exempt: bool) -> None:
+        """Check *node* and what is below; arguments of ``format`` may be of mixed types."""
+        if isinstance(node, ListLiteral) and not exempt:
+            self._same(
+                node.items,
+                [self._unwrapped(n, i in node.optional) for i, n in enumerate(node.items)],
+            )
+        elif isinstance(node, MapLiteral) and not exempt:
+            keys = [k for k, _ in node.entries]
+            values = [v for _, v in node.entries]
+            self._same(tuple(keys), [self._types[k] for k in keys])
+            self._same(
+                tuple(values),
+                [self._unwrapped(v, i in node.optional) for i, v in enumerate(values)],
+            )
+        elif isinstance(node, Call):
+            self._call(node)
+            exempt = exempt or node.function == "format"
+        for child in children(node):
+            self.visit(child, exempt=exempt)
+
+    def _unwrapped(self, node: Node, optional: bool) -> Type:
+        found = self._types[node]
+        return found.params[0] if optional and found.params else found
+
+    def _same(self, nodes: tuple[Node, ...], found: list[Type]) -> None:
+        for node, t in zip(nodes[1:], found[1:], strict=True):
+            if t != found[0]:
+                raise CelTypeError(f"expected type '{found[0]}' but found '{t}'", node.at)
+
+    def _call(self, node: Call) -> None:
+        argument = node.args[-1] if node.args else None
+        if isinstance(argument, Literal) and isinstance(argument.value, str):
+            self._constant(node.function, argument.value, argument.at)
+        if node.function == "format" and isinstance(node.target, Literal):
+            arguments = node.args[0]
+            if isinstance(arguments, ListLiteral) and isinstance(node.target.value, str):
+                self._format(node.target.value, arguments)
+
+    def _constant(self, function: str, value: str, at: int) -> None:
+        try:
+            if function == "duration":
+                times.parse_duration(value)
+            elif function == "timestamp":
+                times.parse_timestamp(value)
+            elif function == "matches":
+                regex.compiled(value)
+        except regex.UnsafeRegexError:
+            return  # valid; the evaluator says that it cannot run it
+        except (CelRuntimeError, regex.RegexError):
+            raise CelTypeError(f"invalid {function} argument", at) from None
+
+    def _format(self, template: str, arguments: ListLiteral) -> None:
+        try:
+            verbs = [clause.verb for clause in printf.clauses(template) if clause.verb]
+        except CelRuntimeError as error:
+            raise CelTypeError(str(error), arguments.at) from None
+        for at, verb in enumerate(verbs):
+            if at >= len(arguments.items):
+                raise CelTypeError(f"index {at} out of range", arguments.at)
+            self._verb(verb, arguments.items[at])
+        if len(arguments.items) > len(verbs):
+            raise CelTypeError(
+                "too many arguments supplied to string.format "
+                f"(expected {len(verbs)}, got {len(arguments.items)})",
+                arguments.at,
+            )
+
+    def _verb(self, verb: str, node: Node) -> None:
+        found = self._types[node]
+        if found.kind != "dyn" and found.kind not in _VERBS[verb]:
+            raise CelTypeError(
+                f"error during formatting: %{verb} clause cannot be used on '{found}'", node.at
+            )
+        if verb == "s" and isinstance(node, ListLiteral | MapLiteral):
+            for child in children(node):
+                self._verb("s", child)
+
+
+def children(node: Node) -> Iterator[Node]:
+    """The nodes directly below, in the order of cel-go's expansion."""
+    if isinstance(node, Select):
+        yield node.operand
+    elif isinstance(node, Call):
+        if node.target is not None:
+            yield node.target
+        yield from node.args
+    elif isinstance(node, ListLiteral):
+        yield from node.items
+    elif isinstance(node, MapLiteral):
+        for key, value in node.entries:
+            yield key
+            yield value
+    elif isinstance(node, StructLiteral):
+        yield from (value for _, value in node.fields)
+    elif isinstance(node, Comprehension):
+        yield from (node.range, node.init, node.condition, node.step, node.result)

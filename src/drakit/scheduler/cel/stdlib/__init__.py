@@ -1,0 +1,1 @@
+"""CEL functions and value types of the Kubernetes environment."""

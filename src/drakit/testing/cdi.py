@@ -1,0 +1,118 @@
+"""CDI directories as a runtime reads them: which devices resolve, and why others do not.
+
+Every ``.json`` and ``.yaml`` file of the directories counts, nothing below them. A file that is
+invalid takes only its own devices away. Of two directories the later wins; within one directory a
+device that two files name is nobody's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from drakit.wire.cdi.spec import (
+    NO_EDITS,
+    CdiError,
+    Device,
+    Edits,
+    Spec,
+    decode_spec,
+    spec_from_builtins,
+)
+
+
+class Known(msgspec.Struct, frozen=True):
+    """A device that resolves: the file and specification it is in."""
+
+    path: str
+    spec: Spec
+    device: Device
+
+
+class UnresolvableError(CdiError):
+    """Devices that were requested and are not there."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(f"unresolvable CDI devices {', '.join(names)}")
+        self.names = tuple(names)
+
+
+class Catalog(msgspec.Struct, frozen=True, kw_only=True):
+    """What a set of directories offers: devices by qualified name, and problems by path."""
+
+    devices: Mapping[str, Known]
+    problems: Mapping[str, str]
+
+    @classmethod
+    def read(cls, directories: Iterable[str]) -> Catalog:
+        """Read all files now. Missing directories are empty; nothing raises."""
+        devices: dict[str, Known] = {}
+        problems: dict[str, str] = {}
+        for directory in directories:
+            _read_directory(directory, devices, problems)
+        return cls(devices=devices, problems=problems)
+
+    def edits_for(self, names: Iterable[str]) -> tuple[Edits, ...]:
+        """The edits that requesting *names* brings: of each file once, and of each device.
+
+        Raises :class:`UnresolvableError`: all or nothing, as runtimes do.
+        """
+        wanted = tuple(names)
+        missing = [name for name in wanted if name not in self.devices]
+        if missing:
+            raise UnresolvableError(missing)
+        edits: list[Edits] = []
+        files: set[str] = set()
+        for known in (self.devices[name] for name in wanted):
+            if known.path not in files and known.spec.container_edits != NO_EDITS:
+                edits.append(known.spec.container_edits)
+            files.add(known.path)
+            edits.append(known.device.container_edits)
+        return tuple(edits)
+
+
+def load_spec(path: str) -> Spec:
+    """Read one file, JSON or YAML by its name. Raises ``OSError`` or :class:`CdiError`."""
+    with open(path, "rb") as file:
+        data = file.read()
+    if path.endswith(".json"):
+        return decode_spec(data)
+    import yaml  # only operators' files are YAML; the daemons never get here
+
+    try:
+        document = yaml.safe_load(data)
+    except yaml.YAMLError as error:
+        raise CdiError(f"not YAML: {error}") from error
+    return spec_from_builtins(document)
+
+
+def _read_directory(directory: str, devices: dict[str, Known], problems: dict[str, str]) -> None:
+    try:
+        names = sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        problems[directory] = str(error)
+        return
+    here: dict[str, Known] = {}
+    conflicts: set[str] = set()
+    for name in names:
+        path = os.path.join(directory, name)
+        if not name.endswith((".json", ".yaml")) or os.path.isdir(path):
+            continue
+        try:
+            spec = load_spec(path)
+        except (OSError, CdiError) as error:
+            problems[path] = str(error)
+            continue
+        for device in spec.devices:
+            qualified = f"{spec.kind}={device.name}"
+            if qualified in here:
+                conflicts.add(qualified)
+                problems[path] = f"{qualified} is also in {here[qualified].path}"
+            here[qualified] = Known(path, spec, device)
+    devices.update(here)
+    for qualified in conflicts:
+        devices.pop(qualified, None)

@@ -1,0 +1,1 @@
+"""Access to an API server: kubeconfig, in-cluster configuration, credentials and TLS."""

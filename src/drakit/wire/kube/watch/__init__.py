@@ -1,0 +1,1 @@
+"""List and watch: the reflector and its local store."""

@@ -1,0 +1,52 @@
+"""Read several kinds of objects at once, for programs that have no event loop of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from drakit.wire.kube.access.config import Cluster
+from drakit.wire.kube.client import EVERYTHING, Client, Selection
+from drakit.wire.kube.errors import KubeError
+from drakit.wire.kube.resources import Object, Resource
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The objects of one kind, or why there are none to show."""
+
+    objects: tuple[Object[Any], ...] = ()
+    error: KubeError | None = None
+
+
+def read_all(
+    cluster: Cluster,
+    *resources: Resource[Any],
+    namespace: str | None = None,
+) -> Mapping[str, Found]:
+    """List every one of *resources*, in parallel; the result is keyed by their plural names.
+
+    A kind that cannot be read (not served, forbidden) has its error in its place, the others are
+    there all the same. Cluster-wide kinds ignore *namespace*. Not to be called inside an event loop.
+    """
+    return asyncio.run(_read_all(cluster, resources, namespace))
+
+
+async def _read_all(
+    cluster: Cluster, resources: tuple[Resource[Any], ...], namespace: str | None
+) -> Mapping[str, Found]:
+    async with Client(cluster) as client:
+        found = await asyncio.gather(
+            *(_read(client, resource, namespace) for resource in resources)
+        )
+    return {resource.plural: result for resource, result in zip(resources, found, strict=True)}
+
+
+async def _read(client: Client, resource: Resource[Any], namespace: str | None) -> Found:
+    selection = Selection(namespace) if resource.namespaced and namespace else EVERYTHING
+    try:
+        return Found((await client.list(resource, selection)).items)
+    except KubeError as error:
+        return Found(error=error)
