@@ -12,7 +12,7 @@ import pytest
 
 from drakit.core.objects import to_builtins
 from drakit.testing.apiserver import FakeApiServer, Fault, Trouble
-from drakit.testing.streams import serving_local
+from drakit.testing.stream_server import serving_local
 from drakit.wire.kube import (
     ACCESS_REVIEWS,
     CLAIMS,

@@ -18,7 +18,7 @@ from drakit.core.objects import (
 from drakit.core.quantity import Quantity
 from drakit.kit.slices.dropped_fields import find_dropped, hint_for_rejected
 from drakit.kit.slices.layout import Content
-from drakit.testing.apirules import drop_disabled
+from drakit.testing.apiserver_admission import drop_disabled
 
 ONE = Quantity(1)
 CONSUMES = CounterConsumption(

@@ -29,7 +29,7 @@ from drakit.kit.driver import PoolOffer
 from drakit.kit.slices.layout import (
     Content,
     Identity,
-    Plan,
+    PoolPlan,
     Slice,
     cuts_of,
     generate_name,
@@ -40,7 +40,7 @@ from drakit.kit.slices.layout import (
     same_content,
     stand,
 )
-from drakit.testing.apirules import validate_slice
+from drakit.testing.apiserver_admission import validate_slice
 from drakit.wire.kube import SLICES, Object
 
 IDENTITY = Identity("dra.example.com", "node-1")
@@ -55,7 +55,7 @@ class Server:
         self.slices: dict[str, Slice] = {}
         self.revision = 0
 
-    def carry_out(self, plan: Plan, limit: int | None = None) -> int:
+    def carry_out(self, plan: PoolPlan, limit: int | None = None) -> int:
         """Write the plan, or only its first *limit* steps; returns how many were made."""
         steps = [*plan.deletes, *plan.updates, *plan.creates][:limit]
         for step in steps:
@@ -83,7 +83,9 @@ class Server:
         return [d.name for _, s in sorted(self.slices.items()) for d in s.typed.spec.devices]
 
 
-def plan_for(server: Server, pool: PoolOffer, *, may_taint: bool = False, floor: int = 0) -> Plan:
+def plan_for(
+    server: Server, pool: PoolOffer, *, may_taint: bool = False, floor: int = 0
+) -> PoolPlan:
     items = tuple(server.slices.values())
     contents = lay_out(pool, may_taint=may_taint, current=cuts_of(stand(items)))
     return plan_pool(

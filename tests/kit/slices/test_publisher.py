@@ -16,7 +16,7 @@ from drakit.kit.driver import Offer, PoolOffer
 from drakit.kit.slices.dropped_fields import Dropped
 from drakit.kit.slices.limits import OfferError
 from drakit.kit.slices.publisher import NodeMissing, Publisher, RepairDelays
-from drakit.kit.telemetry.metrics import Metrics
+from drakit.kit.telemetry.metrics import HostMetrics
 from drakit.testing.apiserver import FakeApiServer, Fault, Seen, Trouble
 from drakit.wire.kube import Backoff, Client, ForbiddenError, InvalidError
 
@@ -42,7 +42,7 @@ class Bench:
         self.server = server
         self.dropped: list[Dropped] = []
         self.rejected: list[str] = []
-        self.metrics = Metrics(DRIVER)
+        self.metrics = HostMetrics(DRIVER)
         self.publisher = Publisher(
             client,
             driver=DRIVER,

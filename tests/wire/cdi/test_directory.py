@@ -15,14 +15,14 @@ import pytest
 from drakit.core import atomicfile
 from drakit.testing.cdi import Catalog
 from drakit.wire.cdi.directory import CdiDirectory, CdiDirectoryError
-from drakit.wire.cdi.spec import CdiError, Edits, Spec, claim_spec, encode_spec
+from drakit.wire.cdi.spec import CdiError, ContainerEdits, Spec, claim_spec, encode_spec
 
 KIND = "dra.cpu/claim"
 CRASHER = """
 import json, os, sys
 from drakit.core import atomicfile
 from drakit.wire.cdi.directory import CdiDirectory
-from drakit.wire.cdi.spec import Edits, claim_spec
+from drakit.wire.cdi.spec import ContainerEdits, claim_spec
 path, verb, survive = json.loads(sys.argv[1])
 def die(name, path, seen=[0]):
     seen[0] += 1
@@ -30,7 +30,7 @@ def die(name, path, seen=[0]):
         os._exit(42)
 atomicfile.observers.append(die)
 directory = CdiDirectory(path, "dra.cpu/claim")
-spec = claim_spec("dra.cpu/claim", "u1", {"r": Edits(env=("A=new",))})
+spec = claim_spec("dra.cpu/claim", "u1", {"r": ContainerEdits(env=("A=new",))})
 if verb == "write":
     directory.write("u1", spec)
 elif verb == "remove":
@@ -41,7 +41,7 @@ else:
 
 
 def spec(value: str = "old", uid: str = "u1") -> Spec:
-    return claim_spec(KIND, uid, {"r": Edits(env=(f"A={value}",))})
+    return claim_spec(KIND, uid, {"r": ContainerEdits(env=(f"A={value}",))})
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_damaged_files_of_ours_are_listed_with_the_reason(directory: CdiDirector
     os.mkdir(directory.path)
     Path(directory.file_of("u1")).write_text("{")
     os.mkdir(directory.file_of("u2"))
-    other = encode_spec(claim_spec("other/claim", "u", {"r": Edits(env=("A=1",))}))
+    other = encode_spec(claim_spec("other/claim", "u", {"r": ContainerEdits(env=("A=1",))}))
     Path(directory.file_of("u3")).write_bytes(other)
     entries = directory.entries()
     assert {id_: entry.spec for id_, entry in entries.items()} == dict.fromkeys(["u1", "u2", "u3"])
@@ -188,7 +188,7 @@ def test_ids_that_are_no_file_names_are_refused(directory: CdiDirectory, id_: st
 
 
 def test_a_device_of_another_kind_is_refused(directory: CdiDirectory) -> None:
-    other = claim_spec("other/claim", "u", {"r": Edits(env=("A=1",))})
+    other = claim_spec("other/claim", "u", {"r": ContainerEdits(env=("A=1",))})
     with pytest.raises(CdiError, match="cannot hold a device of other/claim"):
         directory.write("u", other)
     with pytest.raises(CdiError):

@@ -245,7 +245,7 @@ def _with_taint_times(content: Content, stored: Content) -> Content:
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class SliceUpdate:
     """A stored slice and the spec it shall have."""
 
     stored: Slice
@@ -263,12 +263,12 @@ class Create:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PoolPlan:
     """What to write for a pool, in this order: what is gone matters more than what is new."""
 
     generation: int
     deletes: tuple[Slice, ...] = ()
-    updates: tuple[Update, ...] = ()
+    updates: tuple[SliceUpdate, ...] = ()
     creates: tuple[Create, ...] = ()
 
     @property
@@ -333,7 +333,7 @@ def plan_pool(
     owner: OwnerReference | None = None,
     adopted: Adopted = lambda _, content: content,
     generation_floor: int = 0,
-) -> Plan:
+) -> PoolPlan:
     """Say what to write so that the pool consists of *contents*.
 
     The generation stays when nothing has to be created and at most one slice changes, for then the
@@ -368,12 +368,12 @@ def plan_pool(
     for index, (item, spec) in sorted(standing.matched.items()):
         if raised or index in changed or (owner is not None and not _owned(item, owner)):
             content = _with_taint_times(contents[index], _content(spec))
-            updates.append(Update(item, index, spec_of(index, content)))
+            updates.append(SliceUpdate(item, index, spec_of(index, content)))
     creates = [
         Create(index, generate_name(index, count, identity), spec_of(index, contents[index]))
         for index in missing
     ]
-    return Plan(generation, standing.obsolete, tuple(updates), tuple(creates))
+    return PoolPlan(generation, standing.obsolete, tuple(updates), tuple(creates))
 
 
 def _other_fields(spec: ResourceSliceSpec) -> bool:

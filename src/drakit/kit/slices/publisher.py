@@ -28,16 +28,16 @@ from drakit.kit.slices.layout import (
     Content,
     Create,
     Identity,
-    Plan,
+    PoolPlan,
     Slice,
-    Update,
+    SliceUpdate,
     cuts_of,
     lay_out,
     plan_pool,
     stand,
 )
 from drakit.kit.slices.limits import OfferError, check_offer
-from drakit.kit.telemetry.metrics import Gauge, Metrics
+from drakit.kit.telemetry.metrics import Gauge, HostMetrics
 from drakit.wire.kube import (
     NODES,
     SLICES,
@@ -129,7 +129,7 @@ class Publisher:
         *,
         driver: str,
         node: str,
-        metrics: Metrics | None = None,
+        metrics: HostMetrics | None = None,
         on_dropped: OnDropped | None = None,
         on_rejected: OnRejected | None = None,
         backoff: Callable[[], Backoff] = Backoff,
@@ -286,7 +286,7 @@ class Publisher:
             self._succeeded()
 
     async def _remove_pool(self, name: str, items: Sequence[Slice], owner: OwnerReference) -> None:
-        await self._write(name, Plan(0, deletes=tuple(items)), (), owner)
+        await self._write(name, PoolPlan(0, deletes=tuple(items)), (), owner)
         self._floors.pop(name, None)
         for key in [key for key in self._adopted if key[0] == name]:
             del self._adopted[key]
@@ -357,7 +357,7 @@ class Publisher:
     # -- writing --------------------------------------------------------------------------------------
 
     async def _write(
-        self, pool: str, plan: Plan, contents: Sequence[Content], owner: OwnerReference
+        self, pool: str, plan: PoolPlan, contents: Sequence[Content], owner: OwnerReference
     ) -> None:
         if plan.empty:
             return
@@ -399,7 +399,7 @@ class Publisher:
             self.status = replace(self.status, deleted=self.status.deleted + 1)
         self._reflector.store.deleted(item)
 
-    async def _update(self, update: Update, owner: OwnerReference) -> Slice:
+    async def _update(self, update: SliceUpdate, owner: OwnerReference) -> Slice:
         answer: Slice = await self._counted(
             "update",
             self._client.update(

@@ -8,7 +8,7 @@
 Errors are :class:`KubeError` and say what was asked, what the server answered and what to do.
 """
 
-from drakit.wire.kube.access.config import Cluster, find_cluster, in_cluster
+from drakit.wire.kube.access.config import ClusterAccess, find_cluster, in_cluster
 from drakit.wire.kube.access.endpoint import Endpoint
 from drakit.wire.kube.backoff import Backoff
 from drakit.wire.kube.client import EVERYTHING, Client, Listing, Patch, Selection
@@ -32,7 +32,7 @@ from drakit.wire.kube.errors import (
     ServerError,
     UnauthorizedError,
 )
-from drakit.wire.kube.http import Limits
+from drakit.wire.kube.http import HttpLimits
 from drakit.wire.kube.resources import (
     ACCESS_REVIEWS,
     CLAIM_TEMPLATES,
@@ -48,7 +48,7 @@ from drakit.wire.kube.resources import (
 )
 from drakit.wire.kube.watch.decoder import EventKind, WatchEvent
 from drakit.wire.kube.watch.reflector import Reflector
-from drakit.wire.kube.watch.snapshot import Found, read_all
+from drakit.wire.kube.watch.snapshot import ListResult, read_all
 from drakit.wire.kube.watch.store import Change, Store
 
 __all__ = [
@@ -68,7 +68,7 @@ __all__ = [
     "BadRequestError",
     "Change",
     "Client",
-    "Cluster",
+    "ClusterAccess",
     "ConfigError",
     "ConflictError",
     "ConnectionFailedError",
@@ -77,11 +77,11 @@ __all__ = [
     "Endpoint",
     "EventKind",
     "ForbiddenError",
-    "Found",
     "GoneError",
+    "HttpLimits",
     "InvalidError",
     "KubeError",
-    "Limits",
+    "ListResult",
     "Listing",
     "NotFoundError",
     "Object",

@@ -16,7 +16,7 @@ import msgspec
 from drakit import __version__
 from drakit.core import objects
 from drakit.wire.kube import decoding
-from drakit.wire.kube.access.config import Cluster
+from drakit.wire.kube.access.config import ClusterAccess
 from drakit.wire.kube.access.credentials import Certificate
 from drakit.wire.kube.access.endpoint import query
 from drakit.wire.kube.access.tls import TlsContexts
@@ -30,7 +30,7 @@ from drakit.wire.kube.errors import (
     api_error,
     failure_from_status,
 )
-from drakit.wire.kube.http import Headers, Limits, Pool, Request, Response
+from drakit.wire.kube.http import ConnectionPool, Headers, HttpLimits, HttpRequest, HttpResponse
 from drakit.wire.kube.resources import Object, Resource
 from drakit.wire.kube.watch.decoder import LineSplitter, WatchEvent, parse_event
 
@@ -98,10 +98,10 @@ class Client:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterAccess,
         *,
         component: str = "drakit",
-        limits: Limits | None = None,
+        limits: HttpLimits | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.cluster = cluster
@@ -109,7 +109,7 @@ class Client:
         self._user_agent = f"{component}/{__version__}"
         self._tls = TlsContexts(cluster.trust)
         self._certificate: Certificate | None = None
-        self._pool = Pool(
+        self._pool = ConnectionPool(
             cluster.endpoint, self._tls_context, server_name=cluster.server_name, limits=limits
         )
 
@@ -349,7 +349,7 @@ class Client:
         return document
 
     @contextlib.asynccontextmanager
-    async def _exchange(self, call: _Call) -> AsyncIterator[Response]:
+    async def _exchange(self, call: _Call) -> AsyncIterator[HttpResponse]:
         """A successful answer to *call*: failures are raised, short waits and 401 seen to."""
         rejected = False
         for attempt in range(1, _TRIES + 1):
@@ -376,7 +376,7 @@ class Client:
             and error.retry_after <= _PATIENCE_SECONDS
         )
 
-    async def _request(self, call: _Call) -> Request:
+    async def _request(self, call: _Call) -> HttpRequest:
         credential = await self.cluster.credentials.current()
         if credential.certificate != self._certificate:
             # Connections made with the old certificate would go on speaking for it.
@@ -392,9 +392,9 @@ class Client:
             headers.append(("Content-Type", call.content_type))
         target = self.cluster.endpoint.prefix + call.path
         sent: Headers = tuple(headers)
-        return Request(call.method, target, sent, call.body)
+        return HttpRequest(call.method, target, sent, call.body)
 
-    async def _failure(self, call: _Call, response: Response) -> ApiError:
+    async def _failure(self, call: _Call, response: HttpResponse) -> ApiError:
         async with asyncio.timeout(self._pool.limits.request_seconds):
             data = await response.body()
         try:
