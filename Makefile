@@ -68,7 +68,7 @@ pictures: venv ## draw the documentation's pictures anew
 install-yaml: ## render deploy/install*.yaml from the charts (needs helm on the PATH)
 	@for driver in cpu cpumem; do \
 	  to=deploy/install$$([ $$driver = cpu ] || echo -$$driver).yaml; \
-	  { echo "# dra-driver-$$driver as 'helm template dra-driver-$$driver deploy/helm/dra-driver-$$driver -n kube-system' renders it; make install-yaml writes it."; \
+	  { echo "# dra-driver-$$driver, rendered by 'helm template dra-driver-$$driver deploy/helm/dra-driver-$$driver -n kube-system' (make install-yaml)."; \
 	    helm template dra-driver-$$driver deploy/helm/dra-driver-$$driver -n kube-system --kube-version 1.34.0; } > $$to.new && mv $$to.new $$to; \
 	done
 
