@@ -17,7 +17,6 @@ import pytest
 from drakit.core.objects import Attribute, Capacity, Device, RequestPolicy, Taint
 from drakit.core.quantity import Quantity
 from drakit.kit.driver import Offer, PoolOffer
-from drakit.kit.slices.dropped_fields import Dropped
 from drakit.kit.slices.publisher import Publisher
 from drakit.testing.apiserver import FakeApiServer
 from drakit.wire.kube import (
@@ -39,6 +38,7 @@ from tests.e2e.bed.kubernetes import ApiError
 from tests.e2e.bed.oracle import Oracle
 from tests.kit.slices.limit_cases import CASES
 from tests.kit.slices.test_limits import server_takes
+from tests.kit.slices.test_publisher import Logged
 from tests.wire.kube.scenarios import SCENARIOS, slice_of
 
 # Limits and gates are those of one release.
@@ -251,16 +251,13 @@ class Bench:
     """A publisher at work, and what it was told."""
 
     def __init__(self, client: Client, driver: str, node: str) -> None:
-        self.dropped: list[Dropped] = []
-        self.rejected: list[str] = []
+        self.logged = Logged()
         self.client = client
         self.selection = Selection(fields=f"spec.driver={driver},spec.nodeName={node}")
         self.publisher = Publisher(
             client,
             driver=driver,
             node=node,
-            on_dropped=self.dropped.append,
-            on_rejected=lambda pool, _: self.rejected.append(pool),
         )
 
     async def slices(self) -> list[Object[object]]:
@@ -273,8 +270,9 @@ async def publishing(oracle: Oracle, real: ClusterAccess, word: str) -> AsyncIte
     node = f"{word}-node"
     if not any(n["metadata"]["name"] == node for n in oracle.api.list("v1", "Node")):
         oracle.add_node(node)
-    async with Client(real) as client:
+    async with Client(real) as client, contextlib.AsyncExitStack() as stack:
         bench = Bench(client, f"{word}.example.com", node)
+        stack.enter_context(bench.logged.installed())
         task = asyncio.create_task(bench.publisher.run())
         try:
             async with asyncio.timeout(60):
@@ -299,13 +297,13 @@ async def test_devices_are_published_in_order_and_changed_in_place(
         slices = await bench.slices()
         names = [d.name for s in slices for d in s.typed.spec.devices]  # type: ignore[attr-defined]
         assert names == [f"cpu{i}" for i in range(300)]
-        assert bench.publisher.status.created == 3
+        assert bench.publisher.writer.writes["create"] == 3
         assert bench.publisher.status.generations == {"order-node": 1}
-        assert bench.dropped == []
+        assert bench.logged.dropped == []
         changed = (*plain(200)[:-1], Device(name="cpu199"), *plain(300)[200:])
         bench.publisher.publish(Offer((PoolOffer(changed),)))
         await bench.publisher.published.wait()
-        assert bench.publisher.status.updated == 1
+        assert bench.publisher.writer.writes["update"] == 1
         assert bench.publisher.status.generations == {"order-node": 1}
         assert [s.uid for s in await bench.slices()] == [s.uid for s in slices]
 
@@ -335,15 +333,14 @@ async def test_a_successor_writes_nothing(oracle: Oracle, real: ClusterAccess) -
     async with publishing(oracle, real, "same") as bench:
         bench.publisher.publish(offer)
         await bench.publisher.published.wait()
-        assert bench.dropped == []
+        assert bench.logged.dropped == []
         before = [(s.uid, s.resource_version) for s in await bench.slices()]
         assert len(before) == 2
     async with publishing(oracle, real, "same") as bench:
         bench.publisher.publish(offer)
         await bench.publisher.published.wait()
         assert [(s.uid, s.resource_version) for s in await bench.slices()] == before
-        status = bench.publisher.status
-        assert (status.created, status.updated, status.deleted) == (0, 0, 0)
+        assert not bench.publisher.writer.writes
 
 
 async def test_wiped_slices_come_back(oracle: Oracle, real: ClusterAccess) -> None:
@@ -370,14 +367,14 @@ async def test_fields_behind_a_gate_are_reported_and_lived_with(
     async with publishing(oracle, real, "gate") as bench:
         bench.publisher.publish(Offer((PoolOffer((device,)),)))
         await bench.publisher.published.wait()
-        assert [(d.field, d.gate, d.devices) for d in bench.dropped] == [
-            ("nodeAllocatableResources", "DRANodeAllocatableResources", ("d",))
+        assert [(d["field"], d["gate"], d["devices"]) for d in bench.logged.dropped] == [
+            ("nodeAllocatableResources", "DRANodeAllocatableResources", "d")
         ]
-        assert bench.publisher.status.created == 1
-        assert bench.publisher.status.updated == 0
+        assert bench.publisher.writer.writes["create"] == 1
+        assert bench.publisher.writer.writes["update"] == 0
 
 
-async def test_rejected_is_told_and_mended_by_another_offer(
+async def test_a_rejection_is_reported_and_fixed_by_another_offer(
     oracle: Oracle, real: ClusterAccess
 ) -> None:
     """List attributes without their gate: cleared by the server, which then misses their value."""
@@ -387,11 +384,11 @@ async def test_rejected_is_told_and_mended_by_another_offer(
         while bench.publisher.status.last_error is None:
             await asyncio.sleep(0.02)
         assert isinstance(bench.publisher.status.last_error, InvalidError)
-        assert bench.rejected == ["list-node"]
+        assert bench.logged.rejected == ["list-node"]
         assert await bench.slices() == []
         bench.publisher.publish(Offer((PoolOffer((Device(name="d"),)),)))
         await bench.publisher.published.wait()
-        assert bench.rejected == ["list-node"]
+        assert bench.logged.rejected == ["list-node"]
         assert bench.publisher.problem is None
 
 

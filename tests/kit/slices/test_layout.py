@@ -26,20 +26,9 @@ from drakit.core.objects import (
 )
 from drakit.core.quantity import Quantity
 from drakit.kit.driver import PoolOffer
-from drakit.kit.slices.layout import (
-    Content,
-    Identity,
-    PoolPlan,
-    Slice,
-    cuts_of,
-    generate_name,
-    index_of,
-    keep_taint_times,
-    lay_out,
-    plan_pool,
-    same_content,
-    stand,
-)
+from drakit.kit.slices.comparison import keep_taint_times, same_content
+from drakit.kit.slices.layout import Content, Identity, Slice, generate_name, index_of, lay_out
+from drakit.kit.slices.pool_plan import PoolPlan, devices_by_slice, match_slices, plan_pool
 from drakit.testing.apiserver_admission import validate_slice
 from drakit.wire.kube import SLICES, Object
 
@@ -87,9 +76,14 @@ def plan_for(
     server: Server, pool: PoolOffer, *, may_taint: bool = False, floor: int = 0
 ) -> PoolPlan:
     items = tuple(server.slices.values())
-    contents = lay_out(pool, may_taint=may_taint, current=cuts_of(stand(items)))
+    contents = lay_out(pool, may_taint=may_taint, current=devices_by_slice(match_slices(items)))
     return plan_pool(
-        IDENTITY, "pool", contents, stand(items, len(contents)), owner=OWNER, generation_floor=floor
+        IDENTITY,
+        "pool",
+        contents,
+        match_slices(items, len(contents)),
+        owner=OWNER,
+        generation_floor=floor,
     )
 
 
