@@ -389,7 +389,9 @@ class Host:
         binding = {} if self.binder is None else {"binding": self.binder.problem}
         return {
             "runtime": self.runtime.problem,
-            "kubelet": None if registered else self.plugin.state.error or "not registered yet",
+            "kubelet": None
+            if registered
+            else self.plugin.registration_error or "not registered yet",
             "slices": self.publisher.problem,
             "checkpoint": self._not_loaded or self.checkpoint.problem,
             "tasks": self.work.problem,

@@ -47,7 +47,7 @@ from drakit.testing.stream_server import StreamServer
 from drakit.wire.kube.access.config import ClusterAccess
 from drakit.wire.kube.access.credentials import Credential, Fixed
 from drakit.wire.kube.access.endpoint import Endpoint
-from drakit.wire.kube.access.tls import AuthorityFile, SystemTrust
+from drakit.wire.kube.access.tls import Trust
 
 _REQUESTS_KEPT: Final = 10_000
 _NOT_SERVED: Final = "the server could not find the requested resource"
@@ -195,7 +195,7 @@ class FakeApiServer:
         """How the client of ``drakit.wire.kube`` gets here, by default with one of the tokens."""
         if token is None and self.tokens:
             token = min(self.tokens)
-        trust = AuthorityFile(self._authority) if self._authority else SystemTrust()
+        trust = Trust(file=self._authority) if self._authority else Trust()
         return ClusterAccess(
             Endpoint.parse(self.url), Fixed(Credential(token)), trust, origin="FakeApiServer"
         )

@@ -13,7 +13,6 @@ from drakit.wire.kube.access.credentials import (
     Certificate,
     Credential,
     Fixed,
-    OneAtATime,
     TokenFile,
 )
 from drakit.wire.kube.access.exec_plugin import API_VERSIONS, ExecCommand, ExecPlugin, read_answer
@@ -123,7 +122,7 @@ async def test_a_plugin_is_run_when_needed(tmp_path: Path, version: str) -> None
     clock = Clock()
     body = ANSWER.format(path=str(tmp_path / "runs"), expiry="1970-01-01T00:20:00Z")
     command = plugin_command(tmp_path, body, api_version=version)
-    source = OneAtATime(ExecPlugin(command, clock=clock))
+    source = ExecPlugin(command, clock=clock)
     assert (await source.current()).token == "t0"
     assert (await source.current()).token == "t0"
     clock.now = 1195.0  # ten seconds before its end a token counts as expired
