@@ -418,7 +418,7 @@ async def test_an_unnoticed_container_is_first_seen_at_its_start(path: str) -> N
 
 def test_releases_are_what_their_versions_say() -> None:
     for release in EVERY_RELEASE:
-        declared = f"v{release.nri}" if release.says_its_nri_version else ""
+        declared = f"v{release.nri}" if release.reports_nri_version else ""
         assert infer_version(release.name, release.version, declared) == release.nri
     assert CONTAINERD_2_4.nri > NriVersion(0, 12, 1) > CONTAINERD_2_3.nri
 

@@ -1,4 +1,4 @@
-"""The objects of the API server double: one table, one revision counter, a history for watches."""
+"""Objects of the fake API server, with a revision counter and a history for watches."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Document = dict[str, Any]
 Key = tuple[str, str, str]
 """Plural, namespace, name."""
 
-# Without vowels and look-alikes, as apimachinery generates names.
+# Without vowels and similar characters, as apimachinery generates names.
 _SUFFIX_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 _LONGEST_BASE: Final = 58
 _EPOCH: Final = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
 
-class ApiRejectionError(Exception):  # noqa: N818 - the answer of a server that works
-    """A request the server answers with a failure ``Status``."""
+class ApiRejectionError(Exception):
+    """A request that fails with a ``Status``."""
 
     def __init__(
         self, code: int, reason: str, message: str, details: Document | None = None
@@ -49,7 +49,7 @@ class ApiRejectionError(Exception):  # noqa: N818 - the answer of a server that 
 
 @dataclass(frozen=True, slots=True)
 class ResourceKind:
-    """A served kind of objects."""
+    """A resource that the server serves."""
 
     group: str
     version: str
@@ -58,9 +58,9 @@ class ResourceKind:
     namespaced: bool = True
     has_status: bool = False
     has_generation: bool = False
-    """Whether the server counts how often the spec changed."""
+    """Whether changes of the spec increase ``metadata.generation``."""
     created_without_status: bool = False
-    """Whether a status in the request that creates an object is dropped."""
+    """Whether the status is dropped on creation."""
 
     @property
     def api_version(self) -> str:
@@ -69,7 +69,7 @@ class ResourceKind:
 
     @property
     def qualified(self) -> str:
-        """Plural and group, as messages name it."""
+        """Plural and group, as in messages."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
@@ -106,8 +106,8 @@ _SELECTABLE: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
-    """One committed change: the object before and after, as of a revision."""
+class CommittedChange:
+    """A committed change of an object."""
 
     revision: int
     key: Key
@@ -116,14 +116,14 @@ class Happening:
 
 
 class ObjectTable:
-    """Objects under optimistic concurrency, with the API's rules for slices applied on writing."""
+    """Objects with optimistic concurrency and admission of ResourceSlices."""
 
     def __init__(self, release: KubernetesRelease, gates: Mapping[str, bool], seed: int) -> None:
         self.release = release
         self.gates = {**release.gates, **gates}
         self.revision = 1
         self.compacted = 0
-        self.history: list[Happening] = []
+        self.history: list[CommittedChange] = []
         self._objects: dict[Key, Document] = {}
         self._random = random.Random(seed)  # noqa: S311 - repeatable names and UIDs
         self._applied: dict[tuple[Key, str], Document] = {}
@@ -155,8 +155,8 @@ class ObjectTable:
             if key[0] == plural and selector.matches(key, document, namespace)
         ]
 
-    def since(self, revision: int) -> Iterator[Happening]:
-        """What was committed after *revision*; raises 410 when that is forgotten."""
+    def since(self, revision: int) -> Iterator[CommittedChange]:
+        """The changes after *revision*; raises 410 when they are compacted."""
         if revision < self.compacted:
             raise ApiRejectionError(
                 410,
@@ -304,7 +304,7 @@ class ObjectTable:
         return stored
 
     def compact(self) -> None:
-        """Forget all history: watches from before now are answered with 410."""
+        """Drop the history: watches from before now get 410."""
         self.compacted = self.revision
         self.history.clear()
 
@@ -345,7 +345,7 @@ class ObjectTable:
         else:
             after["metadata"]["resourceVersion"] = str(self.revision)
             self._objects[key] = after
-        self.history.append(Happening(self.revision, key, before, after))
+        self.history.append(CommittedChange(self.revision, key, before, after))
 
 
 @dataclass(frozen=True, slots=True)

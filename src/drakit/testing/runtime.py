@@ -345,7 +345,7 @@ class FakeRuntime:
             try:
                 await self._roster.tell(self._about(Event.START_CONTAINER, container))
             except RuntimeFailure:
-                if self.release.heeds_start_errors:
+                if self.release.honors_start_errors:
                     container.unmirror()
                     raise
             container.become(State.RUNNING, 20_000 + next(self._numbers))

@@ -253,7 +253,7 @@ def with_edits(edits: ContainerEdits) -> Spec:
         (spec_of(kind="v/" + "c" * 64), "class must begin"),
         (spec_of(kind="v/c-"), "class must begin"),
         (spec_of(devices=()), "has no device"),
-        (spec_of(devices=(CdiDevice(name="d"),)), "changes nothing"),
+        (spec_of(devices=(CdiDevice(name="d"),)), "has no container edits"),
         (spec_of(devices=(CdiDevice(name="-d", container_edits=ENV),)), "must begin and end"),
         (spec_of(devices=(CdiDevice(name="d", container_edits=ENV),) * 2), "there twice"),
         (with_edits(ContainerEdits(env=("A",))), "not NAME=value"),

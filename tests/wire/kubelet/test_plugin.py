@@ -412,7 +412,7 @@ async def test_ended_calls_are_not_remembered_for_ever():
 async def test_starting_or_registering_twice_is_rejected(started):
     with pytest.raises(RuntimeError, match="already serves"):
         await started.start_service()
-    with pytest.raises(RuntimeError, match="already offered"):
+    with pytest.raises(RuntimeError, match="already has a registration socket"):
         await started.register()
 
 

@@ -186,7 +186,7 @@ def test_several_files_first_wins(tmp_path: Path) -> None:
         (kubeconfig({"server": ""}), "has no server"),
         (kubeconfig({"server": "h"}), "http"),
         (kubeconfig({"proxy-url": "http://p"}), "proxy-url"),
-        (kubeconfig({"certificate-authority-data": "%"}), "no base64"),
+        (kubeconfig({"certificate-authority-data": "%"}), "not valid base64"),
         (kubeconfig(user={"client-certificate-data": b64(b"x")}), "must both be set"),
         (kubeconfig(user={"client-certificate": "x", "client-key": "y"}), "No such file"),
         (kubeconfig(user={"username": "u"}), "basic"),
