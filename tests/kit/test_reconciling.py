@@ -10,9 +10,9 @@ import pytest
 
 from drakit.kit.config.options import HostOptions
 from drakit.kit.driver import Driver, PreparedClaim, PreparedClaims, RejectedError
-from drakit.kit.reconciler import PodView, Reconcilers
+from drakit.kit.reconciler import PodView, ReconcilerGroup
 from drakit.kit.reconciling import ReconcilerRunner
-from drakit.kit.tasks import PERSISTS, Work
+from drakit.kit.tasks import PERSISTS, TaskRunner
 from drakit.kit.telemetry.metrics import Gauge
 from drakit.testing.kubelet import PrepareError
 from drakit.testing.node import SimulatedNode
@@ -60,7 +60,7 @@ class Diary:
             raise OSError("no such cgroup")
         if self.defect is not None:
             raise self.defect
-        seen = {p.name: [u.entry.name for c in p.containers for u in c.uses] for p in pods}
+        seen = {p.name: [u.claim.name for c in p.containers for u in c.uses] for p in pods}
         self.settled.append((seen, len(prepared_claims)))
 
     async def restore(self) -> None:
@@ -120,7 +120,7 @@ DEFECTS = [ValueError("bad value"), RuntimeError("bad state"), KeyError("bad key
 async def test_a_defect_of_a_reconciler_fails_no_event_and_is_reported(defect: Exception) -> None:
     diary = Diary()
     diary.defect = defect
-    work = Work()
+    work = TaskRunner()
     looks = ReconcilerRunner(diary, Pairs, list, PreparedClaims, work)
     for _ in range(PERSISTS):
         await looks.before_answering()
@@ -187,7 +187,7 @@ async def test_the_host_tells_its_reconciler_of_claims_pods_and_their_end() -> N
 async def test_one_reconciler_that_fails_does_not_keep_the_next_from_work() -> None:
     first, second, third = Diary(), Diary(), Diary()
     first.broken = third.broken = True
-    both = Reconcilers(first, second, third)
+    both = ReconcilerGroup(first, second, third)
     with pytest.raises(OSError, match="no such cgroup; no such cgroup"):
         await both.settle(Pairs(), [], PreparedClaims())
     assert second.settled == [({}, 0)]
@@ -198,7 +198,7 @@ async def test_a_defect_of_one_reconciler_does_not_keep_the_next_from_work() -> 
     first, second, third = Diary(), Diary(), Diary()
     first.defect, third.broken = KeyError("pool"), True
     with pytest.raises(ExceptionGroup, match="no such cgroup; 'pool'"):
-        await Reconcilers(first, second, third).settle(Pairs(), [], PreparedClaims())
+        await ReconcilerGroup(first, second, third).settle(Pairs(), [], PreparedClaims())
     assert second.settled == [({}, 0)]
 
 
@@ -206,7 +206,7 @@ async def test_the_first_rejection_of_several_reconcilers_counts() -> None:
     first, second = Diary(), Diary()
     first.reject = True
     with pytest.raises(RejectedError, match="no pages left"):
-        await Reconcilers(first, second).provide(
+        await ReconcilerGroup(first, second).provide(
             Pairs(), PreparedClaim("u", "ns", "c", ()), PreparedClaims()
         )
     assert second.provided == []

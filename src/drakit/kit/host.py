@@ -36,7 +36,7 @@ from drakit.kit.reconciler import Reconciler
 from drakit.kit.reconciling import ReconcilerRunner
 from drakit.kit.runtime.nri_hooks import RuntimeHost
 from drakit.kit.slices.publisher import Publisher
-from drakit.kit.tasks import Task, Work
+from drakit.kit.tasks import Task, TaskRunner
 from drakit.kit.telemetry.http_server import Page, WebServer, conditions_page
 from drakit.kit.telemetry.metrics import CONTENT_TYPE, Gauge, Metrics
 from drakit.wire.kube import Client
@@ -91,7 +91,7 @@ class Host:
         self.runtime = RuntimeHost(
             lambda: self.driver, self.checkpoint, options, self.metrics, source
         )
-        self.work = Work(lambda name: self.metrics.task_failures.labels(name).inc())
+        self.work = TaskRunner(lambda name: self.metrics.task_failures.labels(name).inc())
         self._repeating: set[str] = set()
         self.reconciler_runner = (
             self._reconciler_runner(reconciler) if reconciler is not None else None

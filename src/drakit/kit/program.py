@@ -22,12 +22,12 @@ import msgspec
 
 from drakit import __version__
 from drakit.core.objects import to_builtins
-from drakit.kit.claims.exclusion import serving_without
+from drakit.kit.claims.exclusion import exclude_other_drivers
 from drakit.kit.config import settings as configuration
 from drakit.kit.config.options import HostOptions, node_name
 from drakit.kit.config.settings import ConfigurationError, Loaded
 from drakit.kit.driver import Driver
-from drakit.kit.preflight import Finding, run_checks
+from drakit.kit.preflight import CheckResult, run_checks
 from drakit.kit.reconciler import MakeReconciler
 from drakit.kit.telemetry import logs, watchdog
 
@@ -53,9 +53,9 @@ class Program(Generic[C]):
     """``(driver, prepared_claims) -> gauges`` for ``/metrics``, if the driver has any of its own."""
     driver: str = ""
     """The DRA driver's name; only asked for where there are rivals."""
-    rivals: Callable[[C], Sequence[str]] = lambda config: ()
+    conflicts_with: Callable[[C], Sequence[str]] = lambda config: ()
     """By configuration: the drivers that hand out the same things and must not serve beside it."""
-    checks: Callable[[C], Iterable[Finding]] = lambda config: ()
+    checks: Callable[[C], Iterable[CheckResult]] = lambda config: ()
     """What ``--check`` looks at except what every driver needs."""
 
 
@@ -111,7 +111,7 @@ async def _serve(program: Program[C], config: C, node: str, discover: Callable[[
         raise ConfigurationError(str(error)) from error
     client = Client(cluster, component=program.name)
     # Before the host: making it may already change the node (page pools get their size).
-    with serving_without(config, program.driver, program.rivals(config)):
+    with exclude_other_drivers(config, program.driver, program.conflicts_with(config)):
         reconciler = program.reconciler(config, node) if program.reconciler is not None else None
         host = Host(
             discover, config, node=node, client=client, gauges=program.gauges, reconciler=reconciler

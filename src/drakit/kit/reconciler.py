@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from drakit.kit.driver import Container, Driver, PreparedClaim, PreparedClaims
+from drakit.kit.driver import ContainerView, Driver, PreparedClaim, PreparedClaims
 
 if TYPE_CHECKING:
     from drakit.kit.telemetry.metrics import Gauge
@@ -32,7 +32,7 @@ class PodView:
     namespace: str
     cgroup_parent: str = ""
     """As the runtime reports it; on CRI-O with systemd only the last part of the path."""
-    containers: tuple[Container, ...] = ()
+    containers: tuple[ContainerView, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -76,7 +76,7 @@ class Reconciler(Protocol):
         ...
 
 
-class Reconcilers:
+class ReconcilerGroup:
     """Several reconcilers as one, asked in order; one that fails does not keep the next from work."""
 
     def __init__(self, *reconcilers: Reconciler) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from drakit.kit.driver import Driver, PreparedClaim, PreparedClaims
 from drakit.kit.reconciler import PodView, Reconciler
-from drakit.kit.tasks import Work
+from drakit.kit.tasks import TaskRunner
 
 _LOG = logging.getLogger(__name__)
 _EVENT_SECONDS: Final = 1.0
@@ -25,13 +25,13 @@ class ReconcilerRunner:
         driver: Callable[[], Driver],
         pods: Callable[[], Sequence[PodView]],
         prepared_claims: Callable[[], PreparedClaims],
-        work: Work | None = None,
+        work: TaskRunner | None = None,
     ) -> None:
         self._reconciler = reconciler
         self._driver = driver
         self._pods = pods
         self._prepared_claims = prepared_claims
-        self._work = work or Work()
+        self._work = work or TaskRunner()
         self._turn = asyncio.Lock()
         self._next: asyncio.Task[None] | None = None
         self._promised: dict[str, PreparedClaim] = {}

@@ -95,11 +95,11 @@ class Node:
             amounts=amounts,
         )
         entry = PreparedClaim(
-            uid="u", namespace="ns", name="c", prepared_devices=(prepared,), consumers=("p",)
+            uid="u", namespace="ns", name="c", devices=(prepared,), consumers=("p",)
         )
         prepared_claims = PreparedClaims([entry])
         self.enforcer = Enforcer(lambda: driver, lambda: prepared_claims)
-        device = names.qualified_name(driver.cdi_kind, names.parts_of(entry)[0])
+        device = names.qualified_name(driver.cdi_kind, names.requests_of(entry)[0])
         self.enforcer.synchronize(
             [Pod(id="s", uid="p", name="p", namespace="ns", cgroup_parent=POD)],
             [
@@ -257,7 +257,7 @@ class _Pods:
                     uid=uid,
                     namespace="ns",
                     name=uid,
-                    prepared_devices=(prepared,),
+                    devices=(prepared,),
                     consumers=(uid,),
                 )
             )

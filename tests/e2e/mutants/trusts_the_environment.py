@@ -8,8 +8,8 @@ from drakit.kit.runtime.enforcer import Enforcer, Known
 from drakit.wire.nri.values import Pod
 
 
-def _parts(self: Enforcer, known: Known) -> tuple[names.Part, ...]:
-    every = [part for entry in self._prepared_claims() for part in names.parts_of(entry)]
+def _parts(self: Enforcer, known: Known) -> tuple[names.ClaimRequest, ...]:
+    every = [part for entry in self._prepared_claims() for part in names.requests_of(entry)]
     return tuple(part for part in every if names.marker_variable(part) in known.shown.markers)
 
 

@@ -28,7 +28,7 @@ from drakit.drivers.cpumem.qos.reconciler import qos_reconciler
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.kit.claims.checkpoint import Checkpoint
 from drakit.kit.driver import Driver, PreparedClaim, PreparedClaims
-from drakit.kit.reconciler import Reconciler, Reconcilers
+from drakit.kit.reconciler import Reconciler, ReconcilerGroup
 from drakit.machine.model import Machine
 from drakit.wire.kube import Client, find_cluster
 
@@ -81,7 +81,7 @@ class Discovery:
 
         specs = ApiPodSpecs(connect, node)
         qos = qos_reconciler(config.cgroup_root, record, policy_of, specs)
-        return Reconcilers(pools, qos, OwnershipEvents(connect, node, self._ownership))
+        return ReconcilerGroup(pools, qos, OwnershipEvents(connect, node, self._ownership))
 
     def _ownership(self) -> Ownership:
         """As it was last looked at."""
@@ -148,7 +148,7 @@ def _claims(config: CpuMemConfig) -> PreparedClaims:
 def _claimed_pages(entries: Iterable[PreparedClaim]) -> dict[PoolKey, int]:
     found: dict[PoolKey, int] = {}
     for entry in entries:
-        for prepared in entry.prepared_devices:
+        for prepared in entry.devices:
             for key, pages in pages_by_amount(prepared).items():
                 found[key] = found.get(key, 0) + pages
     return found

@@ -21,7 +21,7 @@ from drakit.drivers.cpumem.zones import GROUPINGS, Grouping
 from drakit.kit.driver import (
     Assignment,
     Claim,
-    Container,
+    ContainerView,
     DesiredResources,
     Offer,
     PoolOffer,
@@ -57,7 +57,9 @@ class CpuMem:
         """CPUs as the CPU driver chooses them, memory and hugepages near them."""
         return assign(self.inventory, self.places, claim, prepared_claims)
 
-    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
         """What was claimed for who has claims; the shared CPUs for all others."""
         return container_resources(self.inventory, self.policy, container, prepared_claims)
 

@@ -40,7 +40,7 @@ from drakit.kit.driver import (
     AllocatedDevice,
     Assignment,
     Claim,
-    Container,
+    ContainerView,
     DesiredResources,
     Offer,
     PoolOffer,
@@ -171,13 +171,13 @@ class GroupedCpus:
 
     def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
         """The best CPUs of each device for the amounts that the scheduler gave."""
-        draws = [self._draw(claim, allocated) for allocated in claim.allocated_devices]
+        draws = [self._draw(claim, allocated) for allocated in claim.devices]
         chosen = share_out(self.node, claim, draws, prepared_claims)
-        together = by_request(zip(claim.allocated_devices, chosen, strict=True))
+        together = by_request(zip(claim.devices, chosen, strict=True))
         return Assignment(
             tuple(
                 self._prepared_device(claim, allocated, cpus, together[allocated.base_request])
-                for allocated, cpus in zip(claim.allocated_devices, chosen, strict=True)
+                for allocated, cpus in zip(claim.devices, chosen, strict=True)
             )
         )
 
@@ -211,7 +211,7 @@ class GroupedCpus:
         self, claim: Claim, allocated: AllocatedDevice, cpus: CpuSet, request_cpus: CpuSet
     ) -> PreparedDevice:
         group = self._group(claim, allocated)
-        return allocated.prepared(
+        return allocated.prepare(
             exclusive={KIND: cpus},
             env=environment(claim.uid, request_cpus),
             attributes=self._attributes(group)
@@ -224,7 +224,9 @@ class GroupedCpus:
 
     # -- enforce ---------------------------------------------------------------------------------
 
-    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
         """Claimed CPUs for who has some, the shared pool for all others."""
         return desired(self.node, container, prepared_claims)
 

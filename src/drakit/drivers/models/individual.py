@@ -38,7 +38,7 @@ from drakit.kit.driver import (
     AllocatedDevice,
     Assignment,
     Claim,
-    Container,
+    ContainerView,
     DesiredResources,
     DeviceHealth,
     Offer,
@@ -137,20 +137,18 @@ class IndividualCpus:
 
     def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
         """Exactly the CPUs that the scheduler named."""
-        cpus = [self._cpu(claim, allocated) for allocated in claim.allocated_devices]
+        cpus = [self._cpu(claim, allocated) for allocated in claim.devices]
         own = CpuSet(
-            cpu.id
-            for cpu, a in zip(cpus, claim.allocated_devices, strict=True)
-            if not a.admin_access
+            cpu.id for cpu, a in zip(cpus, claim.devices, strict=True) if not a.admin_access
         )
         self.node.check_free(claim, own, prepared_claims)
         self.node.check_pool(claim, own, prepared_claims)
         by_request: dict[str, CpuSet] = {}
-        for cpu, allocated in zip(cpus, claim.allocated_devices, strict=True):
+        for cpu, allocated in zip(cpus, claim.devices, strict=True):
             before = by_request.get(allocated.base_request, CpuSet())
             by_request[allocated.base_request] = before | CpuSet([cpu.id])
         checked: list[tuple[str, Wish]] = []  # usually one: all devices of a request say the same
-        for allocated in claim.allocated_devices:
+        for allocated in claim.devices:
             asked = (allocated.base_request, wish(allocated.config))
             if asked not in checked:
                 checked.append(asked)
@@ -158,7 +156,7 @@ class IndividualCpus:
         return Assignment(
             tuple(
                 self._prepared_device(claim, allocated, cpu, by_request[allocated.base_request])
-                for cpu, allocated in zip(cpus, claim.allocated_devices, strict=True)
+                for cpu, allocated in zip(cpus, claim.devices, strict=True)
             )
         )
 
@@ -205,7 +203,7 @@ class IndividualCpus:
     def _prepared_device(
         self, claim: Claim, allocated: AllocatedDevice, cpu: Cpu, request_cpus: CpuSet
     ) -> PreparedDevice:
-        return allocated.prepared(
+        return allocated.prepare(
             exclusive={KIND: CpuSet([cpu.id])},
             env=environment(claim.uid, request_cpus),
             attributes=self._attributes(cpu),
@@ -213,7 +211,9 @@ class IndividualCpus:
 
     # -- enforce ---------------------------------------------------------------------------------
 
-    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
         """Claimed CPUs for who has some, the shared pool for all others."""
         return desired(self.node, container, prepared_claims)
 

@@ -19,7 +19,14 @@ from drakit.drivers.cpumem.hugepages.usage import parse_numa_stat, used_from_cgr
 from drakit.drivers.cpumem.kinds import DRIVER
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.kit.claims.checkpoint import Checkpoint
-from drakit.kit.driver import Container, Driver, PreparedClaim, PreparedClaims, PreparedDevice, Use
+from drakit.kit.driver import (
+    ClaimUse,
+    ContainerView,
+    Driver,
+    PreparedClaim,
+    PreparedClaims,
+    PreparedDevice,
+)
 from drakit.kit.reconciler import PodView
 from drakit.machine.discover import discover
 from drakit.machine.model import HugepagePool
@@ -96,10 +103,10 @@ def test_usage_is_read_from_the_cgroups_of_claimants(tmp_path: Path) -> None:
         place = tmp_path / "kubepods" / name
         place.mkdir(parents=True)
         (place / "hugetlb.2MB.numa_stat").write_text("total=6291456 N0=4194304 N1=2097152\n")
-    entry = PreparedClaim(uid="u", namespace="d", name="c", prepared_devices=())
+    entry = PreparedClaim(uid="u", namespace="d", name="c", devices=())
     containers = tuple(
-        Container(name, name, "p", "p", "d", uses=uses, cgroup_path=f"/kubepods/{name}")
-        for name, uses in (("with", (Use(entry, ()),)), ("without", ()))
+        ContainerView(name, name, "p", "p", "d", uses=uses, cgroup_path=f"/kubepods/{name}")
+        for name, uses in (("with", (ClaimUse(entry, ()),)), ("without", ()))
     )
     used = used_from_cgroups(str(tmp_path), [2 * MI, 1 << 30])
     assert used([PodView("p", "p", "d", containers=containers)]) == {
@@ -152,7 +159,7 @@ async def test_the_pools_of_a_configuration(tmp_path: Path) -> None:
     prepared = PreparedDevice(
         request="r", pool="n", device="numa1", amounts={"numa1/hugepages2Mi": 102 * 2 * MI}
     )
-    entry = PreparedClaim(uid="u", namespace="d", name="c", prepared_devices=(prepared,))
+    entry = PreparedClaim(uid="u", namespace="d", name="c", devices=(prepared,))
     place = tmp_path / "sys/devices/system/node/node1/hugepages/hugepages-2048kB"
     (place / "surplus_hugepages").write_text("0\n")
     (place / "free_hugepages").write_text("102\n")

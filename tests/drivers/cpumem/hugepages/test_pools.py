@@ -53,7 +53,7 @@ def claim(uid: str, **pages: int) -> PreparedClaim:
     if pages.get("large"):
         amounts["numa1/hugepages1Gi"] = pages["large"] * GI
     prepared = PreparedDevice(request="r", pool="n", device="numa0", amounts=amounts)
-    return PreparedClaim(uid=uid, namespace="default", name=uid, prepared_devices=(prepared,))
+    return PreparedClaim(uid=uid, namespace="default", name=uid, devices=(prepared,))
 
 
 @dataclass
@@ -448,9 +448,7 @@ async def test_the_budget_and_the_pages_in_use_are_kept_whatever_happens(
 
         def check() -> None:
             claimed = sum(
-                g.amounts["numa0/hugepages2Mi"]
-                for e in bench.prepared_claims
-                for g in e.prepared_devices
+                g.amounts["numa0/hugepages2Mi"] for e in bench.prepared_claims for g in e.devices
             )
             assert BASE <= pool.persistent <= BASE + BUDGET
             assert pool.persistent >= pool.used
@@ -492,7 +490,7 @@ async def test_the_budget_and_the_pages_in_use_are_kept_whatever_happens(
 
 def _claimed(bench: Bench) -> int:
     return sum(
-        g.amounts["numa0/hugepages2Mi"] for e in bench.prepared_claims for g in e.prepared_devices
+        g.amounts["numa0/hugepages2Mi"] for e in bench.prepared_claims for g in e.devices
     ) // (2 * MI)
 
 

@@ -415,7 +415,7 @@ class HugepagePools:
     def _pages(self, entries: Iterable[PreparedClaim]) -> dict[PoolKey, int]:
         found: dict[PoolKey, int] = {}
         for entry in entries:
-            for prepared in entry.prepared_devices:
+            for prepared in entry.devices:
                 if not prepared.admin_access:
                     for key, pages in self._pages_of(prepared).items():
                         found[key] = found.get(key, 0) + pages

@@ -30,7 +30,7 @@ from drakit.drivers.cpumem.qos.record import Record
 from drakit.drivers.cpumem.qos.shares import Share, distinct, pages_of, shares_of
 from drakit.drivers.cpumem.qos.usage import read_usage
 from drakit.kit.claims.checkpoint import boot_id
-from drakit.kit.driver import Container, Driver, PreparedClaim, PreparedClaims
+from drakit.kit.driver import ContainerView, Driver, PreparedClaim, PreparedClaims
 from drakit.kit.reconciler import PodView
 from drakit.kit.telemetry.metrics import Gauge
 
@@ -268,13 +268,13 @@ def _claims_by_pod(
     return {uid: distinct(shares) for uid, shares in found.items()}
 
 
-def _used(container: Container) -> tuple[Share, ...]:
+def _used(container: ContainerView) -> tuple[Share, ...]:
     """What a container may use of claims that are its pod's."""
     own = (use for use in container.uses if use.owner_uid in ("", container.pod_uid))
-    return distinct(share for use in own for share in shares_of(use.entry, use.prepared_devices))
+    return distinct(share for use in own for share in shares_of(use.claim, use.devices))
 
 
-def _container_facts(container: Container, spec: PodRequests | None) -> ContainerFacts:
+def _container_facts(container: ContainerView, spec: PodRequests | None) -> ContainerFacts:
     return ContainerFacts(
         shares=_used(container),
         request=None if spec is None else spec.containers.get(container.name),
