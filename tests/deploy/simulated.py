@@ -94,6 +94,7 @@ async def running(path: Path, kubelet_config: str = "", **settings: Any) -> Asyn
             Path(node.kubelet_root, "config.yaml").write_text(kubelet_config)
             discovery = Discovery()
             reconciler = discovery.reconciler(config, NODE_NAME)
+            await reconciler.establish(PreparedClaims())
 
             def discover() -> Driver:
                 return discovery(config, NODE_NAME)

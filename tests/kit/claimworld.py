@@ -36,6 +36,7 @@ class NumberDriver:
     numbers: int = 8
     name: str = DRIVER
     cdi_kind: str = "example.com/number"
+    cpuset_kinds: frozenset[str] = frozenset()
 
     def offer(self):
         devices = (Device(name="numbers", allow_multiple_allocations=True),)

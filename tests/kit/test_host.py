@@ -48,6 +48,7 @@ class Pairs:
     count: int = 4
     name: str = "pairs.example.org"
     cdi_kind: str = "example.org/pair"
+    cpuset_kinds: frozenset[str] = frozenset({"cpu"})
 
     def offer(self) -> Offer:
         return Offer((PoolOffer(tuple(Device(name=f"pair-{n}") for n in range(self.count))),))

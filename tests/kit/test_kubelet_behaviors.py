@@ -56,6 +56,7 @@ class Seats:
 
     name: str = NAME
     cdi_kind: str = KIND
+    cpuset_kinds: frozenset[str] = frozenset({"cpu"})
     closed: CpuSet = CpuSet()
     broken: CpuSet = CpuSet()
 

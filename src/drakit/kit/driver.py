@@ -480,6 +480,15 @@ class Driver(Protocol):
         """Vendor and class of the CDI devices, e.g. ``dra.k8s.io/cpu``."""
         ...
 
+    @property
+    def cpuset_kinds(self) -> frozenset[str]:
+        """The kinds in :attr:`PreparedDevice.exclusive` whose numbers are CPUs; usually none.
+
+        The kit keeps containers without the claim off these CPUs (cpuset.cpus), before a prepare is
+        answered and for claims whose record was lost.
+        """
+        ...
+
     def offer(self) -> Offer:
         """Say what this node has. Pure; equal drivers offer equal things in equal order."""
         ...

@@ -19,6 +19,7 @@ from drakit.core.quantity import Quantity
 from drakit.drivers.cpu.program import PROGRAM as CPU_PROGRAM
 from drakit.drivers.cpumem.discovery import Discovery
 from drakit.drivers.cpumem.program import PROGRAM
+from drakit.kit.claims.checkpoint import read_claims
 from drakit.kit.claims.exclusion import exclude_other_drivers
 from drakit.kit.config import settings as configuration
 from drakit.kit.host import Host
@@ -67,6 +68,7 @@ async def serving(node: SimulatedNode, *flags: str) -> AsyncIterator[Host]:
     config = config_of(node, PROGRAM, *flags).config
     discover = Discovery()
     reconciler = discover.reconciler(config, node.name)
+    await reconciler.establish(read_claims(config.checkpoint_dir(DRIVER)))
     host = node.host(
         lambda: discover(config, node.name), config, PROGRAM.gauges, reconciler=reconciler
     )

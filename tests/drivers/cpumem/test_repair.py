@@ -266,7 +266,7 @@ class _Pods:
         self.prepared_claims = PreparedClaims(entries)
 
     async def settle(self) -> None:
-        await self.reconciler.settle(_DRIVER, self.pods, self.prepared_claims)
+        await self.reconciler.reconcile(_DRIVER, self.pods, self.prepared_claims)
 
 
 class _Named:
@@ -360,5 +360,5 @@ async def test_the_host_repairs_every_file_of_pod_and_container(release: Release
             tree.set(where, file, foreign)
             await host.verify()
             assert host.reconciler_runner is not None
-            await host.reconciler_runner.now()
+            await host.reconciler_runner.reconcile()
             assert same_value(file, tree.get(where, file), meant), (where, file)

@@ -119,7 +119,7 @@ async def test_every_promise_counts_for_those_that_come_after() -> None:
         assert here.diary.promised == [("one", 0), ("two", 1)]
         here.diary.settled.clear()
         assert host.reconciler_runner is not None
-        await host.reconciler_runner.now()
+        await host.reconciler_runner.reconcile()
         assert here.diary.settled[-1][1] == 2, "what is kept in order is what is owed"
 
 

@@ -101,6 +101,7 @@ class _Driver:
     desired_resources: dict[str, DesiredResources]
     name: str = "dra.test"
     cdi_kind: str = "dra.test/x"
+    cpuset_kinds: frozenset[str] = frozenset({"cpu"})
     asked: list[str] = field(default_factory=list)
 
     def offer(self) -> Offer:

@@ -58,6 +58,7 @@ class Pinner:
 
     name: str = "dra.toy"
     cdi_kind: str = KIND
+    cpuset_kinds: frozenset[str] = frozenset({"cpu"})
 
     def offer(self) -> Offer:
         return Offer(())

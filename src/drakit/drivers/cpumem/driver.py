@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import ClassVar, Final
 
 from drakit.drivers.cpumem.assign import assign
 from drakit.drivers.cpumem.combined import combined
@@ -42,6 +42,7 @@ class CpuMem:
     policy: Policy = Policy(mode="off")
     name: str = field(default=DRIVER, init=False)
     cdi_kind: str = field(default=CDI_KIND, init=False)
+    cpuset_kinds: ClassVar[frozenset[str]] = frozenset({"cpu"})
 
     @cached_property
     def places(self) -> tuple[Place, ...]:

@@ -78,6 +78,7 @@ class ExampleDriver:
     node: str
     name: str = NAME
     cdi_kind: str = CDI_KIND
+    cpuset_kinds: frozenset[str] = frozenset()
 
     def offer(self) -> Offer:
         """One device per GPU; the UUID is stable for a node and an index."""

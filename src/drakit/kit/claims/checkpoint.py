@@ -224,6 +224,14 @@ def entry_of(
     )
 
 
+def read_claims(directory: str) -> PreparedClaims:
+    """The claims in a checkpoint directory, without changing anything; none if it does not exist."""
+    checkpoint = Checkpoint(directory)
+    if os.path.isdir(directory):
+        checkpoint.refresh()
+    return checkpoint.prepared_claims
+
+
 class Checkpoint:
     """The claims of one driver on this node, kept in *directory* (made if missing, mode 0700).
 

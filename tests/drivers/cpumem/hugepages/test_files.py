@@ -59,7 +59,9 @@ def test_slices_follow_what_was_obtained(tmp_path: Path) -> None:
     tree(tmp_path)
     settings = HugepageSettings(pools=PageCounts.parse("0:2Mi=300"))
     record = Record(str(tmp_path / "state"), "boot")
-    HugepagePools(settings, discover(str(tmp_path)), SysfsPools(str(tmp_path)), record).establish()
+    HugepagePools(
+        settings, discover(str(tmp_path)), SysfsPools(str(tmp_path)), record
+    ).set_static_sizes()
     assert [n.hugepages[0].total for n in discover(str(tmp_path)).numa_nodes] == [300, 100]
 
 
@@ -135,12 +137,12 @@ def test_real_pages_are_made_and_given_back(tmp_path: Path, real_pool: int) -> N
     settings = HugepageSettings(pools=PageCounts.parse(f"0:2Mi={real_pool + 4}"))
     files = SysfsPools()
     pools = HugepagePools(settings, discover(), files, Record(str(tmp_path), "now"))
-    short = pools.establish()
+    short = pools.set_static_sizes()
     if short:
         pytest.skip(f"the kernel gave {short[0]}")
     assert files.read(key).total == real_pool + 4
     lower = HugepageSettings(pools=PageCounts.parse(f"0:2Mi={real_pool}"))
-    HugepagePools(lower, discover(), files, Record(str(tmp_path), "now")).establish()
+    HugepagePools(lower, discover(), files, Record(str(tmp_path), "now")).set_static_sizes()
     assert files.read(key).total == real_pool
     assert os.path.exists(tmp_path / "hugepages.json")
 
@@ -163,7 +165,7 @@ async def test_the_pools_of_a_configuration(tmp_path: Path) -> None:
     place = tmp_path / "sys/devices/system/node/node1/hugepages/hugepages-2048kB"
     (place / "surplus_hugepages").write_text("0\n")
     (place / "free_hugepages").write_text("102\n")
-    await pools.provide(cast("Driver", None), entry, PreparedClaims())
+    await pools.provision(cast("Driver", None), entry, PreparedClaims())
     machine, growth = machine_and_growth(config)
     assert machine.numa_nodes[1].hugepages[0].total == 102
     assert growth == {1: {2 * MI: 6}}

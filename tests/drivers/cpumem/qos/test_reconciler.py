@@ -49,6 +49,7 @@ class MemoryDriver:
     policy: Policy = Policy()
     name: str = "dra.cpumem"
     cdi_kind: str = KIND
+    cpuset_kinds: frozenset[str] = frozenset()
 
     def offer(self) -> Offer:
         return Offer(())
@@ -132,7 +133,7 @@ class Node:
         )
 
     async def settle(self, pods: Iterable[PodView], *entries: PreparedClaim) -> None:
-        await self.reconciler.settle(self.driver, list(pods), PreparedClaims(entries))
+        await self.reconciler.reconcile(self.driver, list(pods), PreparedClaims(entries))
 
     def gauges(self) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
         return {(each.name, each.labels): each.value for each in self.reconciler.gauges()}
@@ -325,10 +326,10 @@ async def test_another_driver_and_no_cgroups_are_no_concern(tmp_path: Path) -> N
     record = str(tmp_path / "state" / "memory.json")
     reconciler = qos_reconciler("", record, policy_of)
     entry = claim("a", "1", memory=MI)
-    await reconciler.provide(MemoryDriver(), entry, PreparedClaims())
-    await reconciler.settle(MemoryDriver(), [view("1", E)], PreparedClaims([entry]))
+    await reconciler.provision(MemoryDriver(), entry, PreparedClaims())
+    await reconciler.reconcile(MemoryDriver(), [view("1", E)], PreparedClaims([entry]))
     elsewhere = qos_reconciler(str(tmp_path), record, lambda driver: None)
-    await elsewhere.settle(MemoryDriver(), [view("1", E)], PreparedClaims([entry]))
+    await elsewhere.reconcile(MemoryDriver(), [view("1", E)], PreparedClaims([entry]))
     assert not os.path.exists(record)
 
 

@@ -30,8 +30,8 @@ from drakit.drivers.cpumem.qos.record import Record
 from drakit.drivers.cpumem.qos.shares import Share, distinct, pages_of, shares_of
 from drakit.drivers.cpumem.qos.usage import read_usage
 from drakit.kit.claims.checkpoint import boot_id
-from drakit.kit.driver import ContainerView, Driver, PreparedClaim, PreparedClaims
-from drakit.kit.reconciler import PodView
+from drakit.kit.driver import ContainerView, Driver, PreparedClaims
+from drakit.kit.reconciler import PodView, Reconciler
 from drakit.kit.telemetry.metrics import Gauge
 
 _LOG = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ _CHURN_SECONDS: Final = 120.0
 a pod's cgroup and updates the QoS classes on its own time, at the latest in its loop of a minute."""
 
 
-class QosReconciler:
+class QosReconciler(Reconciler):
     """Keeps the memory and hugetlb files of pods and above.
 
     *root* is where cgroup v2 is mounted (empty: do nothing); *policy_of* says what a driver wants, or
@@ -68,17 +68,7 @@ class QosReconciler:
         self._plan = Plan()
         self._lost: frozenset[str] = frozenset()
 
-    async def provide(
-        self, driver: Driver, entry: PreparedClaim, prepared_claims: PreparedClaims
-    ) -> None:
-        """Nothing: what a claim protects is there when its pod is."""
-
-    async def promise(
-        self, driver: Driver, entry: PreparedClaim, prepared_claims: PreparedClaims
-    ) -> None:
-        """Nothing: no pod is there yet."""
-
-    async def settle(
+    async def reconcile(
         self, driver: Driver, pods: Sequence[PodView], prepared_claims: PreparedClaims
     ) -> None:
         """Bring the files in line. Raises ``OSError`` when what is set could not be remembered."""
