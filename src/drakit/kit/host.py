@@ -107,7 +107,7 @@ class Host:
             provide=self.reconciler_runner.provision
             if self.reconciler_runner is not None
             else None,
-            in_line=self.runtime.vacate,
+            in_line=self.runtime.evict_others,
             user_of=self.runtime.user_of,
             not_ready=lambda: self.runtime.problem,
             patience=_RUNTIME_SECONDS,

@@ -19,8 +19,7 @@ from collections.abc import Callable
 
 from drakit.kit.claims import cdi_names as names
 from drakit.kit.driver import Driver, PreparedClaim, PreparedClaims, RejectedError
-from drakit.wire.nri.values import Container as Reported
-from drakit.wire.nri.values import Pod
+from drakit.wire.nri.values import NriContainer, PodSandbox
 
 
 class ForeignClaimError(RejectedError):
@@ -63,7 +62,7 @@ class ClaimResolver:
         return pod_uid in entry.consumers or (entry.uid, pod_uid) in self.confirmed
 
     def parts(
-        self, pod: Pod, name: str, shown: names.ClaimReferences
+        self, pod: PodSandbox, name: str, shown: names.ClaimReferences
     ) -> tuple[names.ClaimRequest, ...]:
         """The requests that container *name* of *pod* may use. Raises :class:`RejectedError`."""
         if shown.devices:
@@ -72,7 +71,9 @@ class ClaimResolver:
             return self._own(pod, shown) if shown.markers else ()
         return self._by_marker(pod, name, shown) if shown.markers else ()
 
-    def check_reported(self, pod: Pod, reported: Reported, shown: names.ClaimReferences) -> None:
+    def check_reported(
+        self, pod: PodSandbox, reported: NriContainer, shown: names.ClaimReferences
+    ) -> None:
         """Reject a new container whose claim the runtime should have reported and did not.
 
         Only its own pod's claims count, so a forged variable can harm nobody but its own pod.
@@ -88,7 +89,7 @@ class ClaimResolver:
                 reason="missing-device",
             )
 
-    def _own(self, pod: Pod, shown: names.ClaimReferences) -> tuple[names.ClaimRequest, ...]:
+    def _own(self, pod: PodSandbox, shown: names.ClaimReferences) -> tuple[names.ClaimRequest, ...]:
         """The markers of claims that are reserved for the pod itself."""
         index, prepared_claims = self._marker_index(), self._prepared_claims()
         parts = [index[marker] for marker in shown.markers if marker in index]
@@ -108,7 +109,7 @@ class ClaimResolver:
         return tuple(dict.fromkeys(index[device] for device in shown.devices))
 
     def _by_marker(
-        self, pod: Pod, name: str, shown: names.ClaimReferences
+        self, pod: PodSandbox, name: str, shown: names.ClaimReferences
     ) -> tuple[names.ClaimRequest, ...]:
         if len(shown.markers) > names.MOST_MARKERS:
             raise RejectedError(
