@@ -22,7 +22,7 @@ _LONGEST_BASE: Final = 58
 _EPOCH: Final = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
 
-class ApiRejectionError(Exception):  # noqa: N818 - the answer of a server that works
+class ApiRejectionError(Exception):
     """A request the server answers with a failure ``Status``."""
 
     def __init__(
