@@ -19,12 +19,12 @@ import msgspec
 
 from drakit.core.objects import (
     AllocatedConfiguration,
-    Allocation,
     AllocationResult,
     CelSelector,
-    DeviceAllocation,
+    DeviceAllocationResult,
     DeviceClass,
     DeviceClassSpec,
+    DeviceRequestAllocationResult,
     DeviceSelector,
     ObjectMeta,
     ResourceClaim,
@@ -46,7 +46,13 @@ from drakit.local import tether
 from drakit.scheduler.allocator.search import ClaimAllocation
 from drakit.scheduler.errors import FatalError
 from drakit.scheduler.explain import NodeReport, report, with_remedies
-from drakit.scheduler.placement import Cluster, NodeAnswer, Scheduling, ask, prepare
+from drakit.scheduler.placement import (
+    ClusterSnapshot,
+    NodeResult,
+    SchedulingCycle,
+    check_node,
+    prepare,
+)
 
 _TEMPORARY: Final = "/tmp"  # noqa: S108 - what is made there is checked
 NODE_NAME: Final = "localhost"
@@ -56,7 +62,7 @@ class DoesNotFit(Exception):  # noqa: N818 - an answer, not a malfunction
     """The claims do not fit now; carries what is needed to explain why."""
 
     def __init__(
-        self, scheduling: Scheduling, answer: NodeAnswer, prepared_claims: PreparedClaims
+        self, scheduling: SchedulingCycle, answer: NodeResult, prepared_claims: PreparedClaims
     ) -> None:
         super().__init__(answer.reason)
         self.scheduling = scheduling
@@ -146,17 +152,17 @@ class LocalNode:
         own = {device.name for pool in self.offer.pools for device in pool.devices}
         found = []
         for entry in prepared_claims:
-            if all(prepared.device in own for prepared in entry.prepared_devices):
+            if all(prepared.device in own for prepared in entry.devices):
                 found.append(_as_claim(self.driver.name, entry))
             else:
                 found.append(_claim_of(entry, tuple(self._in_our_terms(entry))))
         return found
 
-    def _in_our_terms(self, entry: PreparedClaim) -> Iterator[AllocationResult]:
+    def _in_our_terms(self, entry: PreparedClaim) -> Iterator[DeviceRequestAllocationResult]:
         """What a claim of other devices holds, in shares of this driver's devices."""
         for device, consumed in _consumption(self.driver, entry).items():
             if any(consumed.values()):
-                yield AllocationResult(
+                yield DeviceRequestAllocationResult(
                     request="held",
                     driver=self.driver.name,
                     pool=NODE_NAME,
@@ -167,7 +173,7 @@ class LocalNode:
 
     def schedule(
         self, claims: Sequence[ResourceClaim], prepared_claims: PreparedClaims
-    ) -> tuple[Scheduling, NodeAnswer]:
+    ) -> tuple[SchedulingCycle, NodeResult]:
         """What kube-scheduler would answer a pod with *claims*; raises ``FatalError`` where it would."""
         uses = tuple(
             PodResourceClaim(name=c.metadata.name, resource_claim_name=c.metadata.name)
@@ -178,7 +184,7 @@ class LocalNode:
             spec=PodSpec(resource_claims=uses),
         )
         node = Node(metadata=ObjectMeta(name=NODE_NAME))
-        cluster = Cluster(
+        cluster = ClusterSnapshot(
             nodes=(node,),
             slices=tuple(self.slices()),
             classes=tuple(self.classes.values()),
@@ -187,7 +193,7 @@ class LocalNode:
         scheduling = prepare(cluster, pod)
         if scheduling.blocked:
             raise FatalError(scheduling.blocked)
-        answer = ask(scheduling, node)
+        answer = check_node(scheduling, node)
         if answer.fatal:
             raise FatalError(answer.reason)
         return scheduling, answer
@@ -243,7 +249,7 @@ class LocalNode:
         wanted = claim_for(self.driver.name, claim, claim.metadata.uid)
         return entry_of(
             wanted,
-            self.driver.assign(wanted, prepared_claims).prepared_devices,
+            self.driver.assign(wanted, prepared_claims).devices,
             self.checkpoint.boot,
         )
 
@@ -310,7 +316,7 @@ def as_allocated(
 ) -> ResourceClaim:
     """The claim as the scheduler would have written it: results, and configuration for them."""
     results = tuple(
-        AllocationResult(
+        DeviceRequestAllocationResult(
             request=str(pick.request),
             driver=pick.device.driver,
             pool=pick.device.pool,
@@ -326,16 +332,16 @@ def as_allocated(
             source="FromClass", requests=(str(pick.request),), opaque=entry.opaque
         )
         for pick in allocation.picks
-        for entry in classes[pick.variant.wish.device_class_name].spec.config
+        for entry in classes[pick.variant.spec.device_class_name].spec.config
     ] + [
         AllocatedConfiguration(source="FromClaim", requests=entry.requests, opaque=entry.opaque)
         for entry in claim.spec.devices.config
     ]
-    devices = DeviceAllocation(results=results, config=tuple(config))
+    devices = DeviceAllocationResult(results=results, config=tuple(config))
     return ResourceClaim(
         metadata=claim.metadata,
         spec=claim.spec,
-        status=ResourceClaimStatus(allocation=Allocation(devices=devices)),
+        status=ResourceClaimStatus(allocation=AllocationResult(devices=devices)),
     )
 
 
@@ -362,7 +368,7 @@ def _consumption(driver: Driver, entry: PreparedClaim) -> dict[str, dict[str, Qu
 
 def _as_claim(driver: str, entry: PreparedClaim) -> ResourceClaim:
     results = tuple(
-        AllocationResult(
+        DeviceRequestAllocationResult(
             request=prepared.request,
             driver=driver,
             pool=prepared.pool,
@@ -371,15 +377,17 @@ def _as_claim(driver: str, entry: PreparedClaim) -> ResourceClaim:
             share_id=prepared.share_id,
             consumed_capacity=prepared.consumed_capacity,
         )
-        for prepared in entry.prepared_devices
+        for prepared in entry.devices
     )
     return _claim_of(entry, results)
 
 
-def _claim_of(entry: PreparedClaim, results: tuple[AllocationResult, ...]) -> ResourceClaim:
+def _claim_of(
+    entry: PreparedClaim, results: tuple[DeviceRequestAllocationResult, ...]
+) -> ResourceClaim:
     return ResourceClaim(
         metadata=ObjectMeta(name=entry.name, namespace=entry.namespace, uid=entry.uid),
         status=ResourceClaimStatus(
-            allocation=Allocation(devices=DeviceAllocation(results=results))
+            allocation=AllocationResult(devices=DeviceAllocationResult(results=results))
         ),
     )

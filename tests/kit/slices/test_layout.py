@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drakit.core.kubernetes_releases import LATEST
 from drakit.core.objects import (
     Attribute,
     Capacity,
@@ -17,7 +18,7 @@ from drakit.core.objects import (
     Device,
     ObjectMeta,
     OwnerReference,
-    Pool,
+    ResourcePool,
     ResourceSlice,
     ResourceSliceSpec,
     Taint,
@@ -73,7 +74,7 @@ class Server:
             name=name, uid=uid, resource_version=str(self.revision), owner_references=(OWNER,)
         )
         raw = to_builtins(ResourceSlice(metadata=metadata, spec=spec))
-        assert validate_slice(raw["spec"], None, 37) == []
+        assert validate_slice(raw["spec"], None, LATEST) == []
         self.slices[name] = Object(SLICES, raw)
 
     @property
@@ -282,7 +283,7 @@ def test_of_two_with_one_number_one_goes() -> None:
     plan = plan_for(server, pool)
     assert [item.uid for item in plan.deletes] == ["second"]
     newer = msgspec.structs.replace(
-        first.typed.spec, pool=Pool(name="pool", generation=9, resource_slice_count=1)
+        first.typed.spec, pool=ResourcePool(name="pool", generation=9, resource_slice_count=1)
     )
     server._store("00000-zzz", "second", newer)
     plan = plan_for(server, pool)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import ClassVar, Final
 
 from drakit.drivers.cpumem.assign import assign
 from drakit.drivers.cpumem.combined import combined
@@ -21,7 +21,7 @@ from drakit.drivers.cpumem.zones import GROUPINGS, Grouping
 from drakit.kit.driver import (
     Assignment,
     Claim,
-    Container,
+    ContainerView,
     DesiredResources,
     Offer,
     PoolOffer,
@@ -42,6 +42,7 @@ class CpuMem:
     policy: Policy = Policy(mode="off")
     name: str = field(default=DRIVER, init=False)
     cdi_kind: str = field(default=CDI_KIND, init=False)
+    cpuset_kinds: ClassVar[frozenset[str]] = frozenset({"cpu"})
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
@@ -57,7 +58,9 @@ class CpuMem:
         """CPUs as the CPU driver chooses them, memory and hugepages near them."""
         return assign(self.inventory, self.places, claim, prepared_claims)
 
-    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
         """What was claimed for who has claims; the shared CPUs for all others."""
         return container_resources(self.inventory, self.policy, container, prepared_claims)
 

@@ -25,7 +25,7 @@ from drakit.drivers.cpumem.qos.planner import (
 )
 from drakit.drivers.models.cpu_enforcement import check_owner
 from drakit.drivers.models.cpu_enforcement import desired as cpu_shape
-from drakit.kit.driver import Container, DesiredResources, PreparedClaims, RejectedError
+from drakit.kit.driver import ContainerView, DesiredResources, PreparedClaims, RejectedError
 from drakit.machine.model import CgroupMode, Machine
 
 _RESERVATION_LIMITS: Final = (5, 7)
@@ -33,7 +33,7 @@ _RESERVATION_LIMITS: Final = (5, 7)
 
 
 def container_resources(
-    inventory: Inventory, policy: Policy, container: Container, prepared_claims: PreparedClaims
+    inventory: Inventory, policy: Policy, container: ContainerView, prepared_claims: PreparedClaims
 ) -> DesiredResources:
     """The container's limits. Raises :class:`RejectedError` if it must not run."""
     for use in container.uses:
@@ -56,7 +56,7 @@ def container_resources(
     )
 
 
-def _memory_nodes(inventory: Inventory, container: Container, wanted: Desired) -> CpuSet | None:
+def _memory_nodes(inventory: Inventory, container: ContainerView, wanted: Desired) -> CpuSet | None:
     if not inventory.config.bind_memory or not wanted.nodes:
         return None
     nodes = wanted.nodes & inventory.memory_nodes
@@ -72,7 +72,9 @@ def _memory_nodes(inventory: Inventory, container: Container, wanted: Desired) -
 # -- limits and protection -----------------------------------------------------------------------
 
 
-def _hugepage_limits(policy: Policy, container: Container, wanted: Desired) -> Mapping[str, int]:
+def _hugepage_limits(
+    policy: Policy, container: ContainerView, wanted: Desired
+) -> Mapping[str, int]:
     """By claimed size: what was claimed, and on top what the pod asks for in the classic way."""
     if not policy.owns(Knob.HUGEPAGES):
         return {}
@@ -83,7 +85,7 @@ def _hugepage_limits(policy: Policy, container: Container, wanted: Desired) -> M
 
 
 def _files(
-    machine: Machine, policy: Policy, container: Container, facts: ContainerFacts
+    machine: Machine, policy: Policy, container: ContainerView, facts: ContainerFacts
 ) -> Mapping[str, str]:
     """Files of cgroup v2: memory protection, and the hugepage limits once more.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import (
@@ -40,7 +40,7 @@ from drakit.kit.driver import (
     AllocatedDevice,
     Assignment,
     Claim,
-    Container,
+    ContainerView,
     DesiredResources,
     Offer,
     PoolOffer,
@@ -126,6 +126,7 @@ class GroupedCpus:
     grouping: Grouping = by_numa_node
     name: str = field(default=DRIVER, init=False)
     cdi_kind: str = field(default=CDI_KIND, init=False)
+    cpuset_kinds: ClassVar[frozenset[str]] = frozenset({"cpu"})
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
@@ -171,13 +172,13 @@ class GroupedCpus:
 
     def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
         """The best CPUs of each device for the amounts that the scheduler gave."""
-        draws = [self._draw(claim, allocated) for allocated in claim.allocated_devices]
+        draws = [self._draw(claim, allocated) for allocated in claim.devices]
         chosen = share_out(self.node, claim, draws, prepared_claims)
-        together = by_request(zip(claim.allocated_devices, chosen, strict=True))
+        together = by_request(zip(claim.devices, chosen, strict=True))
         return Assignment(
             tuple(
                 self._prepared_device(claim, allocated, cpus, together[allocated.base_request])
-                for allocated, cpus in zip(claim.allocated_devices, chosen, strict=True)
+                for allocated, cpus in zip(claim.devices, chosen, strict=True)
             )
         )
 
@@ -211,7 +212,7 @@ class GroupedCpus:
         self, claim: Claim, allocated: AllocatedDevice, cpus: CpuSet, request_cpus: CpuSet
     ) -> PreparedDevice:
         group = self._group(claim, allocated)
-        return allocated.prepared(
+        return allocated.prepare(
             exclusive={KIND: cpus},
             env=environment(claim.uid, request_cpus),
             attributes=self._attributes(group)
@@ -224,7 +225,9 @@ class GroupedCpus:
 
     # -- enforce ---------------------------------------------------------------------------------
 
-    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
         """Claimed CPUs for who has some, the shared pool for all others."""
         return desired(self.node, container, prepared_claims)
 

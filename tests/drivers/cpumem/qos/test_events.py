@@ -10,11 +10,11 @@ import pytest
 from drakit.drivers.cpumem.qos.events import OwnershipEvents, node_event
 from drakit.drivers.cpumem.qos.ownership import Ownership
 from drakit.kit.driver import Driver, PreparedClaims
-from drakit.wire.kube import EVENTS, AlreadyExists, Client, KubeError
+from drakit.wire.kube import EVENTS, AlreadyExistsError, Client, KubeError
 from drakit.wire.kube.errors import Failure
 
 YIELDS = Ownership(reasons=("memory.high is the kubelet's",))
-TAKEN = AlreadyExists(Failure("create", "event", 409, "AlreadyExists", "taken", {}))
+TAKEN = AlreadyExistsError(Failure("create", "event", 409, "AlreadyExists", "taken", {}))
 
 
 class Server:
@@ -51,7 +51,7 @@ class Bed:
         )
 
     async def settle(self) -> None:
-        await self.reconciler.settle(cast("Driver", None), (), PreparedClaims())
+        await self.reconciler.reconcile(cast("Driver", None), (), PreparedClaims())
         await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
 
 
@@ -104,7 +104,7 @@ async def test_nobody_waits_for_a_server_that_hangs(bed: Bed) -> None:
 
     bed.ownership, bed.server.create = YIELDS, hang  # type: ignore[method-assign]
     for _ in range(3):
-        await bed.reconciler.settle(cast("Driver", None), (), PreparedClaims())
+        await bed.reconciler.reconcile(cast("Driver", None), (), PreparedClaims())
         await asyncio.sleep(0)
     assert bed.server.tries == 1
     answer.set()
