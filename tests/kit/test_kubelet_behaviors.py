@@ -304,10 +304,10 @@ async def test_prepare_that_takes_too_long_leaves_the_pod_pending(monkeypatch):
 async def test_prepare_fails_then_succeeds():
     async with a_node() as node, serving(node) as driver:
         node.allocate("claim", [seat(1)], consumers=["pod"])
-        driver.set_state(Seats(closed=CpuSet([1])))
+        driver.become(Seats(closed=CpuSet([1])))
         with pytest.raises(PrepareError, match="ResourceClaim claim: seat-1 is closed"):
             await node.kubelet.run_pod(pod_with())
-        driver.set_state(Seats())
+        driver.become(Seats())
         await node.kubelet.sync_pod("uid-of-pod")
         assert len(calls(node)) == 2
 
@@ -335,12 +335,12 @@ def break_cdi_removal(monkeypatch, driver):
 async def test_prepare_is_tried_again_across_a_kubelet_restart():
     async with a_node() as node, serving(node) as driver:
         node.allocate("claim", [seat(1)], consumers=["pod"])
-        driver.set_state(Seats(closed=CpuSet([1])))
+        driver.become(Seats(closed=CpuSet([1])))
         with pytest.raises(PrepareError):
             await node.kubelet.run_pod(pod_with())
         await node.kubelet.restart()
         await node.kubelet.registered(NAME)
-        driver.set_state(Seats())
+        driver.become(Seats())
         await node.kubelet.sync_pod("uid-of-pod")
         assert driver.held() == {"claim"}
 
@@ -385,12 +385,12 @@ async def test_claims_of_a_pod_deleted_while_the_kubelet_was_down_are_unprepared
 async def test_nothing_is_prepared_for_a_pod_deleted_while_the_kubelet_was_down():
     async with a_node() as node, serving(node) as driver:
         node.allocate("claim", [seat(1)], consumers=["pod"])
-        driver.set_state(Seats(closed=CpuSet([1])))
+        driver.become(Seats(closed=CpuSet([1])))
         with pytest.raises(PrepareError):
             await node.kubelet.run_pod(pod_with())
         await node.kubelet.stop()
         node.kubelet.forget_pod("uid-of-pod")
-        driver.set_state(Seats())
+        driver.become(Seats())
         await node.kubelet.start()
         await node.kubelet.registered(NAME)
         before = len(calls(node))
@@ -443,7 +443,7 @@ def _wish(text, driver=NAME):
 
 async def test_one_bad_claim_does_not_fail_the_others_of_a_pod():
     async with a_node() as node, serving(node) as driver:
-        driver.set_state(Seats(closed=CpuSet([2])))
+        driver.become(Seats(closed=CpuSet([2])))
         node.allocate("good", [seat(1)], consumers=["pod"])
         node.allocate("bad", [seat(2)], consumers=["pod"])
         with pytest.raises(PrepareError, match="ResourceClaim bad: seat-2 is closed"):
@@ -464,7 +464,7 @@ async def test_two_plugins_of_which_one_fails():
             assert failing.held() == set()
             node.allocate("own", [seat(3)], consumers=["alone"])
             await node.run_pod("alone", {"main": ["own"]})
-            failing.set_state(Seats(other, "example.org/other"))
+            failing.become(Seats(other, "example.org/other"))
             running = await node.kubelet.sync_pod("uid-of-pod")
             assert len(running.cdi_devices["main"]) == 2
             await node.kubelet.stop_pod("uid-of-pod")
@@ -770,7 +770,7 @@ async def test_a_device_that_breaks_is_tainted_told_of_and_stays_with_its_pod():
     async with a_node() as node, serving(node) as driver:
         node.allocate("claim", [seat(1)], consumers=["pod"])
         running = await node.run_pod("pod", {"main": ["claim"]})
-        driver.set_state(Seats(broken=CpuSet([1, 2])))
+        driver.become(Seats(broken=CpuSet([1, 2])))
         await driver.host.rediscover()
         await driver.published()
         assert taints(node) == {
@@ -783,7 +783,7 @@ async def test_a_device_that_breaks_is_tainted_told_of_and_stays_with_its_pod():
         tolerant = Toleration(key=TAINT.key, operator="Exists")
         node.allocate("tolerant", [seat(2, tolerations=(tolerant,))], consumers=["other"])
         await node.run_pod("other", {"main": ["tolerant"]})
-        driver.set_state(Seats())
+        driver.become(Seats())
         await driver.host.rediscover()
         await driver.published()
         assert not any(taints(node).values())
