@@ -434,7 +434,7 @@ async def test_an_end_that_was_never_told_keeps_no_claim() -> None:
     async with world() as node, serving(node) as host:
         node.allocate("c", [pair(1)], consumers=["p"])
         running = await node.run_pod("p", {"main": ["c"]})
-        running.containers["main"].unmirror()  # the kernel knows better than the runtime told
+        running.containers["main"].remove_cgroup()  # the kernel knows better than the runtime told
         await node.kubelet.stop_pod(running.uid)
         assert len(host.checkpoint.prepared_claims) == 0
 

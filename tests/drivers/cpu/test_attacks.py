@@ -156,7 +156,7 @@ async def test_a_running_pod_keeps_its_cpus_when_a_pod_reserved_earlier_comes(
 async def test_updates_of_an_answer_that_came_too_late_are_sent_again() -> None:
     """On a runtime that takes no pushes and without cgroups to write, nothing else would heal it."""
     async with world(CONTAINERD_2_0) as node:
-        node.runtime._roster.request_timeout = 2.0
+        node.runtime._plugins.request_timeout = 2.0
         async with serving(node, **individual, cgroup_root="") as host:
             shared = (await node.run_pod("shared")).containers["main"]
             other = (await node.run_pod("other")).containers["main"]

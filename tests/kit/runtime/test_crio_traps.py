@@ -127,8 +127,8 @@ async def test_a_container_that_died_while_cri_o_was_down_holds_no_claim(
         pinned = await it.runtime.run(pod.id, "main", cdi_devices=devices)
         assert it.host.user_of("a") is not None
         await it.runtime.down()
-        pinned.become(State.STOPPED)
-        pinned.unmirror()
+        pinned.set_state(State.STOPPED)
+        pinned.remove_cgroup()
         await it.runtime.up()
         await it.runtime.plugin_ready()
         assert it.host.user_of("a") is None

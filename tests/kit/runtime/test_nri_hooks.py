@@ -370,7 +370,7 @@ async def test_a_container_that_starts_with_old_limits_is_put_right_at_once(
         await it.prepare("a", "2-3")
         await it.runtime.run(pod.id, "other")  # its answer moves the first
         assert created.resources.cpus == "0-1,4-7"
-        mirror = FakeContainer.mirror
+        mirror = FakeContainer.write_cgroup
 
         def stale(container: FakeContainer) -> None:
             mirror(container)
@@ -378,7 +378,7 @@ async def test_a_container_that_starts_with_old_limits_is_put_right_at_once(
                 files = (directory / "cgroup").rglob(f"{created.id}/cpuset.cpus")
                 next(files).write_text("0-7\n")
 
-        monkeypatch.setattr(FakeContainer, "mirror", stale)
+        monkeypatch.setattr(FakeContainer, "write_cgroup", stale)
         starting = asyncio.create_task(it.runtime.start(created.id))
         await starting
         monkeypatch.undo()
