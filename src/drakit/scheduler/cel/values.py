@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import math
+import operator as operators
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -20,7 +21,9 @@ from drakit.scheduler.cel.stdlib.semver import Semver
 from drakit.scheduler.cel.syntax.tree import UInt
 
 Value: TypeAlias = Any
-"""A value of the expression language."""
+"""A CEL value."""
+Overloads: TypeAlias = dict[str, list[tuple[Callable[..., Any], tuple[type, ...]]]]
+"""Implementations of functions: by name, each with the types of its arguments."""
 
 INT_MAX: Final = 2**63 - 1
 INT_MIN: Final = -(2**63)
@@ -116,6 +119,19 @@ def no_such_overload(function: str, *args: Value) -> CelRuntimeError:
     return CelRuntimeError(f"no such overload: {function}({', '.join(map(type_name, args))})")
 
 
+def accepts(parse: Callable[..., Value]) -> Callable[..., bool]:
+    """A function that tells whether *parse* succeeds."""
+
+    def test(*args: Value) -> bool:
+        try:
+            parse(*args)
+        except CelRuntimeError:
+            return False
+        return True
+
+    return test
+
+
 # -- maps -----------------------------------------------------------------------------------------
 
 
@@ -134,11 +150,6 @@ def key_of(value: Value) -> Any:
 def key_value(key: Any) -> Value:
     """The inverse of :func:`key_of`."""
     return key.value if type(key) is _BoolKey else key
-
-
-def keys(mapping: dict[Any, Value]) -> list[Value]:
-    """The keys as values."""
-    return [key.value if type(key) is _BoolKey else key for key in mapping]
 
 
 def find(mapping: dict[Any, Value], key: Value) -> tuple[Value, bool]:
@@ -267,7 +278,7 @@ def equal(a: Value, b: Value) -> bool:  # noqa: PLR0911 - one line per kind of v
     return False
 
 
-def same(a: Value, b: Value) -> bool:
+def equal_or_false(a: Value, b: Value) -> bool:
     """Equality where an error counts as "not equal", as lists and sets compare."""
     try:
         return equal(a, b)
@@ -292,38 +303,25 @@ def _comparable(a: Value, b: Value) -> bool:
     return kind is type(b) and kind in (str, bytes, bool, Timestamp, Duration)
 
 
-def less(a: Value, b: Value) -> bool:
-    """``a < b``."""
-    if _comparable(a, b):
-        return bool(a < b)
-    raise no_such_overload("_<_", a, b)
+def _comparison(
+    operator: str, compare: Callable[[Value, Value], bool]
+) -> Callable[[Value, Value], bool]:
+    def compared(a: Value, b: Value) -> bool:
+        if _comparable(a, b):
+            return compare(a, b)
+        raise no_such_overload(operator, a, b)
+
+    return compared
 
 
-def less_equal(a: Value, b: Value) -> bool:
-    """``a <= b``."""
-    if _comparable(a, b):
-        return bool(a <= b)
-    raise no_such_overload("_<=_", a, b)
-
-
-def greater(a: Value, b: Value) -> bool:
-    """``a > b``."""
-    if _comparable(a, b):
-        return bool(a > b)
-    raise no_such_overload("_>_", a, b)
-
-
-def greater_equal(a: Value, b: Value) -> bool:
-    """``a >= b``."""
-    if _comparable(a, b):
-        return bool(a >= b)
-    raise no_such_overload("_>=_", a, b)
+less: Final = _comparison("_<_", operators.lt)
+greater: Final = _comparison("_>_", operators.gt)
 
 
 def contains(item: Value, container: Value) -> bool:
     """``item in container``."""
     if type(container) is list:
-        return any(same(item, other) for other in container)
+        return any(equal_or_false(item, other) for other in container)
     if isinstance(container, dict):
         try:
             return key_of(item) in container
@@ -335,14 +333,14 @@ def contains(item: Value, container: Value) -> bool:
 # -- arithmetic ---------------------------------------------------------------------------------------
 
 
-def whole(value: int) -> int:
+def int64(value: int) -> int:
     """*value* if it fits 64 bits."""
     if INT_MIN <= value <= INT_MAX:
         return value
     raise CelRuntimeError("integer overflow")
 
 
-def unsigned(value: int) -> UInt:
+def uint64(value: int) -> UInt:
     """*value* as an unsigned integer if it fits 64 bits."""
     if 0 <= value <= UINT_MAX:
         return UInt(value)
@@ -372,11 +370,11 @@ def add(a: Value, b: Value) -> Value:
     kind = type(a)
     if kind is type(b):
         if kind is int:
-            return whole(a + b)
+            return int64(a + b)
         if kind in (str, float, list, bytes):
             return a + b
         if kind is UInt:
-            return unsigned(int(a) + int(b))
+            return uint64(int(a) + int(b))
         if kind is Duration:
             return time_span(a.nanos + b.nanos)
     if {kind, type(b)} == {Timestamp, Duration}:
@@ -389,11 +387,11 @@ def subtract(a: Value, b: Value) -> Value:
     kind = type(a)
     if kind is type(b):
         if kind is int:
-            return whole(a - b)
+            return int64(a - b)
         if kind is float:
             return a - b
         if kind is UInt:
-            return unsigned(int(a) - int(b))
+            return uint64(int(a) - int(b))
         if kind is Duration or kind is Timestamp:
             return time_span(a.nanos - b.nanos)
     if kind is Timestamp and type(b) is Duration:
@@ -406,11 +404,11 @@ def multiply(a: Value, b: Value) -> Value:
     kind = type(a)
     if kind is type(b):
         if kind is int:
-            return whole(a * b)
+            return int64(a * b)
         if kind is float:
             return a * b
         if kind is UInt:
-            return unsigned(int(a) * int(b))
+            return uint64(int(a) * int(b))
     raise no_such_overload("_*_", a, b)
 
 
@@ -430,7 +428,7 @@ def divide(a: Value, b: Value) -> Value:
         quotient = abs(int(a)) // abs(int(b))
         if kind is UInt:
             return UInt(quotient)
-        return whole(quotient if (a < 0) == (b < 0) else -quotient)
+        return int64(quotient if (a < 0) == (b < 0) else -quotient)
     raise no_such_overload("_/_", a, b)
 
 
@@ -441,14 +439,14 @@ def modulo(a: Value, b: Value) -> Value:
         if b == 0:
             raise CelRuntimeError("modulus by zero")
         rest = abs(int(a)) % abs(int(b))
-        return UInt(rest) if kind is UInt else whole(-rest if a < 0 else rest)
+        return UInt(rest) if kind is UInt else int64(-rest if a < 0 else rest)
     raise no_such_overload("_%_", a, b)
 
 
 def negate(a: Value) -> Value:
     """``-a``."""
     if type(a) is int:
-        return whole(-a)
+        return int64(-a)
     if type(a) is float:
         return -a
     raise no_such_overload("-_", a)
@@ -466,7 +464,7 @@ def elements(container: Value) -> Iterable[Value]:
     if type(container) is list:
         return container
     if isinstance(container, dict):
-        return keys(container)
+        return list(map(key_value, container))
     raise CelRuntimeError(f"got '{type_name(container)}', expected iterable type")
 
 
@@ -485,8 +483,9 @@ def shown(value: Value) -> str:
 
 
 OPERATORS: Final[dict[str, Callable[..., Value]]] = {
-    "_==_": equal, "_!=_": lambda a, b: not equal(a, b), "_<_": less, "_<=_": less_equal,
-    "_>_": greater, "_>=_": greater_equal, "@in": contains, "_[_]": index,
+    "_==_": equal, "_!=_": lambda a, b: not equal(a, b), "_<_": less, "_>_": greater,
+    "_<=_": _comparison("_<=_", operators.le), "_>=_": _comparison("_>=_", operators.ge),
+    "@in": contains, "_[_]": index,
     "_[?_]": optional_index, "_+_": add, "_-_": subtract, "_*_": multiply, "_/_": divide,
     "_%_": modulo, "-_": negate, "!_": negation, "@not_strictly_false": lambda a: a is not False,
 }  # fmt: skip
