@@ -1,4 +1,4 @@
-"""A device selector: compiled once, evaluated per device."""
+"""Device selectors: compiled once, evaluated per device."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ HINT: Final = (
 
 
 class CompiledSelector:
-    """An expression that picks devices.
+    """A compiled selector expression.
 
-    *rejection* is why the API server would not take an object with this expression now, if it would
-    not; the scheduler evaluates stored expressions by slightly wider rules.
+    *rejection* is the error with which the API server rejects new objects with this expression, if
+    any; the rules for stored expressions, which the scheduler evaluates, are slightly wider.
     """
 
     __slots__ = ("_program", "expression", "max_cost", "rejection", "root")
@@ -65,8 +65,8 @@ class CompiledSelector:
 
 @functools.lru_cache(maxsize=1024)
 def compile_selector(expression: str) -> CompiledSelector:
-    """Compile for the scheduler. Raises :class:`CelCompileError` if it could not evaluate it."""
-    with deep_stack():  # for the nesting cel-go allows
+    """Compile for the scheduler. Raises :class:`CelCompileError` if it cannot evaluate it."""
+    with deep_stack():  # as deep as the nesting that cel-go allows
         root = parse(expression)
         checked = _checked(root, STORED)
         program = build(root, checked)
@@ -75,7 +75,7 @@ def compile_selector(expression: str) -> CompiledSelector:
 
 
 def rejection(expression: str) -> CelCompileError | None:
-    """Why the API server rejects a new object with this expression, or None."""
+    """The error with which the API server rejects a new object with this expression, or None."""
     try:
         return compile_selector(expression).rejection
     except CelCompileError as error:
@@ -107,7 +107,7 @@ def _checked(root: Expr, environment: Environment) -> Checked:
 
 
 def device_value(driver: str, device: Device) -> DeviceValue:
-    """The variable ``device``. Raises :class:`CelRuntimeError` for an attribute without value."""
+    """The variable ``device``. Raises :class:`CelRuntimeError` if an attribute has no value."""
     attributes = DomainMap()
     for name, attribute in device.attributes.items():
         domain, identifier = split_name(name, driver)

@@ -1,9 +1,8 @@
-"""Run-time values and the operators on them.
+"""CEL values at run time, and operators.
 
 CEL's ``int``, ``uint``, ``double``, ``bool``, ``string``, ``bytes``, ``null``, lists and maps are
 Python's ``int``, :class:`UInt`, ``float``, ``bool``, ``str``, ``bytes``, ``None``, ``list`` and
-``dict``. Python takes ``True`` and ``1`` for the same dictionary key, CEL does not, so truth values
-are wrapped when they serve as keys. Numbers of different types compare by value, as in CEL.
+``dict``. As dictionary keys, bools are wrapped: Python treats ``True`` and ``1`` as the same key.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Timestamp:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Duration:
-    """A span of time in nanoseconds."""
+    """A duration in nanoseconds."""
 
     nanos: int
 
@@ -72,12 +71,12 @@ class DomainMap(dict[str, Any]):
     """``device.attributes`` and ``device.capacity``: an unknown domain reads as an empty map."""
 
     def find(self, key: Value) -> tuple[Value, bool]:
-        """The entry of *key*; there always is one."""
+        """The entry of *key*, which always exists."""
         return self.get(key, {}) if type(key) is str else {}, True
 
 
 class DeviceValue:
-    """``device``."""
+    """The variable ``device``."""
 
     __slots__ = ("allow_multiple_allocations", "attributes", "capacity", "driver")
 
@@ -94,7 +93,7 @@ class DeviceValue:
         self.allow_multiple_allocations = allow_multiple_allocations
 
     def field(self, name: str) -> Value:
-        """A field by its API name; the type checker let only existing ones pass."""
+        """A field by its API name; the type checker rejects unknown names."""
         if name == "allowMultipleAllocations":
             return self.allow_multiple_allocations
         return getattr(self, name)
@@ -115,7 +114,7 @@ def type_name(value: Value) -> str:
 
 
 def no_such_overload(function: str, *args: Value) -> CelRuntimeError:
-    """The error for arguments of types the function does not take."""
+    """The error for argument types that the function does not accept."""
     return CelRuntimeError(f"no such overload: {function}({', '.join(map(type_name, args))})")
 
 
@@ -136,7 +135,7 @@ def accepts(parse: Callable[..., Value]) -> Callable[..., bool]:
 
 
 def key_of(value: Value) -> Any:
-    """What stands for *value* as a key of a Python dictionary."""
+    """The key of a Python dictionary that represents *value*."""
     kind = type(value)
     if kind is bool:
         return _BoolKey(value)
@@ -153,7 +152,7 @@ def key_value(key: Any) -> Value:
 
 
 def find(mapping: dict[Any, Value], key: Value) -> tuple[Value, bool]:
-    """The entry of *key* and whether there is one."""
+    """The entry of *key*, and whether it exists."""
     if type(mapping) is DomainMap:
         return mapping.find(key)
     try:
@@ -248,7 +247,7 @@ def optional_select(container: Value, name: str) -> OptionalValue:
 
 
 def equal(a: Value, b: Value) -> bool:  # noqa: PLR0911 - one line per kind of value
-    """``a == b``: numbers by value, other types only with their own kind."""
+    """``a == b``: numbers compare by value, other types only with the same type."""
     kind = type(a)
     if kind is type(b):
         if kind is list:
@@ -260,7 +259,7 @@ def equal(a: Value, b: Value) -> bool:  # noqa: PLR0911 - one line per kind of v
                 return bool(a.present == b.present)
             return equal(a.value, b.value)
         if kind is Amount and b.computed:
-            # Sums and differences are pointers in the API server, which its == does not expect.
+            # Sums and differences are pointers in the API server, which its == does not support.
             raise no_such_overload("_==_", a, b)
         return bool(a == b)
     if kind in NUMBERS:
@@ -273,13 +272,13 @@ def equal(a: Value, b: Value) -> bool:  # noqa: PLR0911 - one line per kind of v
     if b is None:
         return False
     if kind is Amount or kind is Semver or hasattr(a, "type_name"):
-        # apiserver's own types answer "no such overload" for foreign types instead of false.
+        # Types of the API server report "no such overload" for other types instead of false.
         raise no_such_overload("_==_", a, b)
     return False
 
 
 def equal_or_false(a: Value, b: Value) -> bool:
-    """Equality where an error counts as "not equal", as lists and sets compare."""
+    """Equality in which an error counts as false, as for members of lists and sets."""
     try:
         return equal(a, b)
     except CelRuntimeError:
@@ -334,21 +333,21 @@ def contains(item: Value, container: Value) -> bool:
 
 
 def int64(value: int) -> int:
-    """*value* if it fits 64 bits."""
+    """*value*, checked to fit in 64 bits."""
     if INT_MIN <= value <= INT_MAX:
         return value
     raise CelRuntimeError("integer overflow")
 
 
 def uint64(value: int) -> UInt:
-    """*value* as an unsigned integer if it fits 64 bits."""
+    """*value* as an unsigned integer, checked to fit in 64 bits."""
     if 0 <= value <= UINT_MAX:
         return UInt(value)
     raise CelRuntimeError("unsigned integer overflow")
 
 
 def time_span(nanos: int) -> Duration:
-    """A duration, within 64 bits of nanoseconds."""
+    """A duration, checked to fit in 64 bits."""
     if not INT_MIN <= nanos <= INT_MAX:
         raise CelRuntimeError("duration overflow")
     return Duration(nanos)
@@ -359,7 +358,7 @@ _LAST_SECOND: Final = 253402300799
 
 
 def point_in_time(nanos: int) -> Timestamp:
-    """A timestamp between the years 1 and 9999."""
+    """A timestamp, checked to be in the years 1 to 9999."""
     if not _FIRST_SECOND <= nanos // 10**9 <= _LAST_SECOND:
         raise CelRuntimeError("timestamp overflow")
     return Timestamp(nanos)
@@ -413,7 +412,7 @@ def multiply(a: Value, b: Value) -> Value:
 
 
 def divide(a: Value, b: Value) -> Value:
-    """``a / b``, towards zero for integers."""
+    """``a / b``; integers round toward zero."""
     kind = type(a)
     if kind is type(b) and kind in NUMBERS:
         if kind is float:
@@ -460,7 +459,7 @@ def negation(a: Value) -> bool:
 
 
 def elements(container: Value) -> Iterable[Value]:
-    """What a one-variable loop runs over: the items of a list, the keys of a map."""
+    """The range of a one-variable loop: the items of a list or the keys of a map."""
     if type(container) is list:
         return container
     if isinstance(container, dict):
@@ -469,7 +468,7 @@ def elements(container: Value) -> Iterable[Value]:
 
 
 def pairs(container: Value) -> Iterable[tuple[Value, Value]]:
-    """What a two-variable loop runs over: index and item, or key and value."""
+    """The range of a two-variable loop: index and item, or key and value."""
     if type(container) is list:
         return enumerate(container)
     if isinstance(container, dict):
@@ -478,7 +477,7 @@ def pairs(container: Value) -> Iterable[tuple[Value, Value]]:
 
 
 def shown(value: Value) -> str:
-    """A short spelling for messages."""
+    """A short form for messages."""
     return value if type(value) is str else repr(value)
 
 
