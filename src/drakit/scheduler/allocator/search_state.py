@@ -197,7 +197,7 @@ class SearchState:
     def _constrain(self, c: int, variant: Variant, at: int, *, counted: bool, insist: bool) -> bool:
         candidate = self.candidates[at]
         for done, constraint in enumerate(self.constraints[c]):
-            if not constraint.add(variant.name, candidate.device, candidate.id.driver):
+            if constraint.add(variant.name, candidate.device, candidate.id.driver):
                 continue
             for earlier in reversed(self.constraints[c][:done]):
                 earlier.remove(variant.name)
