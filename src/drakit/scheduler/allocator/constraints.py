@@ -6,9 +6,9 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
+from drakit.core.kubernetes_releases import KubernetesRelease
 from drakit.core.objects import Attribute, Device, DeviceConstraint
 from drakit.scheduler.errors import FatalError
-from drakit.scheduler.versions import KubernetesVersion
 
 
 def lookup_attribute(device: Device, driver: str, name: str) -> Attribute | None:
@@ -186,13 +186,17 @@ class DistinctAttributeByRequest(DistinctAttribute):
 
 
 def build_constraint(
-    claim: str, index: int, constraint: DeviceConstraint, version: KubernetesVersion
+    claim: str, index: int, constraint: DeviceConstraint, release: KubernetesRelease
 ) -> Constraint:
     """A new constraint for one search. Raises :class:`FatalError` for an unknown kind."""
     if constraint.match_attribute is not None:
         return MatchAttribute(constraint.match_attribute, constraint.requests)
-    if constraint.distinct_attribute is not None and version.consumable_capacity:
-        kind = DistinctAttributeByRequest if version.distinct_by_request else DistinctAttribute
+    if constraint.distinct_attribute is not None and release.enables("DRAConsumableCapacity"):
+        kind = (
+            DistinctAttributeByRequest
+            if release.scheduler.distinct_by_request
+            else DistinctAttribute
+        )
         return kind(constraint.distinct_attribute, constraint.requests)
     raise FatalError(
         f"claim {claim}, constraint #{index}: empty constraint (unsupported constraint type?)"

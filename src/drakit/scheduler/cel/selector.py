@@ -5,9 +5,16 @@ from __future__ import annotations
 import functools
 from typing import Any, Final
 
+from drakit.core.kubernetes_releases import LATEST, CelEnvironment
 from drakit.core.objects import Attribute, Device
 from drakit.scheduler.cel.checker import types as t
-from drakit.scheduler.cel.checker.checker import NEW, STORED, Checked, Environment, check
+from drakit.scheduler.cel.checker.checker import (
+    Checked,
+    Environment,
+    check,
+    new_objects,
+    stored_objects,
+)
 from drakit.scheduler.cel.checker.cost import COST_LIMIT, estimate
 from drakit.scheduler.cel.checker.validators import validate
 from drakit.scheduler.cel.errors import (
@@ -64,27 +71,27 @@ class CompiledSelector:
 
 
 @functools.lru_cache(maxsize=1024)
-def compile_selector(expression: str) -> CompiledSelector:
+def compile_selector(expression: str, cel: CelEnvironment = LATEST.cel) -> CompiledSelector:
     """Compile for the scheduler. Raises :class:`CelCompileError` if it cannot evaluate it."""
     with deep_stack():  # as deep as the nesting that cel-go allows
         root = parse(expression)
-        checked = _checked(root, STORED)
+        checked = _checked(root, stored_objects(cel))
         program = build(root, checked)
         cost = estimate(root, checked)
-        return CompiledSelector(expression, root, program, cost, _rejection(root, cost))
+        return CompiledSelector(expression, root, program, cost, _rejection(root, cost, cel))
 
 
-def rejection(expression: str) -> CelCompileError | None:
+def rejection(expression: str, cel: CelEnvironment = LATEST.cel) -> CelCompileError | None:
     """The error with which the API server rejects a new object with this expression, or None."""
     try:
-        return compile_selector(expression).rejection
+        return compile_selector(expression, cel).rejection
     except CelCompileError as error:
         return error
 
 
-def _rejection(root: Expr, cost: int) -> CelCompileError | None:
+def _rejection(root: Expr, cost: int, cel: CelEnvironment) -> CelCompileError | None:
     try:
-        _checked(root, NEW)
+        _checked(root, new_objects(cel))
     except CelCompileError as error:
         return error
     if cost > COST_LIMIT:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from drakit.core.kubernetes_releases import CelEnvironment
 from drakit.scheduler.cel.checker import types as t
 from drakit.scheduler.cel.checker.declarations import Overload, functions
 from drakit.scheduler.cel.checker.types import Type
@@ -54,10 +55,14 @@ class Environment:
         }
 
 
-NEW: Final = Environment(t.ANY, frozenset({"includes"}))
-"""The environment for expressions in new objects."""
-STORED: Final = Environment(t.DYN)
-"""The environment for stored expressions, which the scheduler evaluates."""
+def new_objects(release: CelEnvironment) -> Environment:
+    """The environment for expressions in new objects."""
+    return Environment(t.ANY, release.rejected)
+
+
+def stored_objects(release: CelEnvironment) -> Environment:
+    """The environment for stored expressions, which the scheduler evaluates."""
+    return Environment(t.DYN, release.missing)
 
 
 @dataclass(slots=True)
