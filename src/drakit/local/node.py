@@ -32,21 +32,24 @@ from drakit.core.objects import (
     ResourceSlice,
 )
 from drakit.core.pods import Node, Pod, PodResourceClaim, PodSpec
-from drakit.core.quantity import Quantity
 from drakit.drivers.cpumem.classes import combined_classes, split_classes
-from drakit.drivers.cpumem.driver import CpuMem
-from drakit.drivers.cpumem.kinds import CPU, amount_key
 from drakit.drivers.cpumem.kinds import DRIVER as CPUMEM
-from drakit.drivers.models.grouped import CAPACITY, GroupedCpus
+from drakit.drivers.models.node_driver import NodeDriver
 from drakit.kit.claims.checkpoint import Checkpoint, Transaction, entry_of
 from drakit.kit.claims.resource_claims import claim_for
-from drakit.kit.driver import Driver, PreparedClaim, PreparedClaims
+from drakit.kit.driver import PreparedClaim, PreparedClaims
 from drakit.kit.slices.preview import preview_slices
 from drakit.local import tether
 from drakit.scheduler.allocator.search import ClaimAllocation
 from drakit.scheduler.errors import FatalError
 from drakit.scheduler.explain import NodeReport, report, with_remedies
-from drakit.scheduler.placement import Cluster, NodeAnswer, Scheduling, ask, prepare
+from drakit.scheduler.placement import (
+    ClusterSnapshot,
+    NodeResult,
+    SchedulingCycle,
+    check_node,
+    prepare,
+)
 
 _TEMPORARY: Final = "/tmp"  # noqa: S108 - what is made there is checked
 NODE_NAME: Final = "localhost"
@@ -56,7 +59,7 @@ class DoesNotFit(Exception):  # noqa: N818 - an answer, not a malfunction
     """The claims do not fit now; carries what is needed to explain why."""
 
     def __init__(
-        self, scheduling: Scheduling, answer: NodeAnswer, prepared_claims: PreparedClaims
+        self, scheduling: SchedulingCycle, answer: NodeResult, prepared_claims: PreparedClaims
     ) -> None:
         super().__init__(answer.reason)
         self.scheduling = scheduling
@@ -127,7 +130,9 @@ class Taken:
 class LocalNode:
     """The machine as offered by *driver*, with the checkpoint in *directory*."""
 
-    def __init__(self, driver: Driver, directory: str, classes: Iterable[DeviceClass] = ()) -> None:
+    def __init__(
+        self, driver: NodeDriver, directory: str, classes: Iterable[DeviceClass] = ()
+    ) -> None:
         self.driver = driver
         self.checkpoint = Checkpoint(directory)
         self.classes = builtin_classes(driver.name) | {c.metadata.name: c for c in classes}
@@ -154,7 +159,7 @@ class LocalNode:
 
     def _in_our_terms(self, entry: PreparedClaim) -> Iterator[AllocationResult]:
         """What a claim of other devices holds, in shares of this driver's devices."""
-        for device, consumed in _consumption(self.driver, entry).items():
+        for device, consumed in self.driver.consumption(entry).items():
             if any(consumed.values()):
                 yield AllocationResult(
                     request="held",
@@ -162,12 +167,12 @@ class LocalNode:
                     pool=NODE_NAME,
                     device=device,
                     share_id=str(uuid.uuid5(uuid.NAMESPACE_OID, f"{entry.uid}/{device}")),
-                    consumed_capacity=consumed,
+                    consumed_capacity=dict(consumed),
                 )
 
     def schedule(
         self, claims: Sequence[ResourceClaim], prepared_claims: PreparedClaims
-    ) -> tuple[Scheduling, NodeAnswer]:
+    ) -> tuple[SchedulingCycle, NodeResult]:
         """What kube-scheduler would answer a pod with *claims*; raises ``FatalError`` where it would."""
         uses = tuple(
             PodResourceClaim(name=c.metadata.name, resource_claim_name=c.metadata.name)
@@ -178,7 +183,7 @@ class LocalNode:
             spec=PodSpec(resource_claims=uses),
         )
         node = Node(metadata=ObjectMeta(name=NODE_NAME))
-        cluster = Cluster(
+        cluster = ClusterSnapshot(
             nodes=(node,),
             slices=tuple(self.slices()),
             classes=tuple(self.classes.values()),
@@ -187,7 +192,7 @@ class LocalNode:
         scheduling = prepare(cluster, pod)
         if scheduling.blocked:
             raise FatalError(scheduling.blocked)
-        answer = ask(scheduling, node)
+        answer = check_node(scheduling, node)
         if answer.fatal:
             raise FatalError(answer.reason)
         return scheduling, answer
@@ -326,7 +331,7 @@ def as_allocated(
             source="FromClass", requests=(str(pick.request),), opaque=entry.opaque
         )
         for pick in allocation.picks
-        for entry in classes[pick.variant.wish.device_class_name].spec.config
+        for entry in classes[pick.variant.spec.device_class_name].spec.config
     ] + [
         AllocatedConfiguration(source="FromClaim", requests=entry.requests, opaque=entry.opaque)
         for entry in claim.spec.devices.config
@@ -337,27 +342,6 @@ def as_allocated(
         spec=claim.spec,
         status=ResourceClaimStatus(allocation=Allocation(devices=devices)),
     )
-
-
-def _consumption(driver: Driver, entry: PreparedClaim) -> dict[str, dict[str, Quantity]]:
-    """By device of *driver* and capacity: how much of it a claim of other devices holds."""
-    cpus = entry.exclusive("cpu")
-    if isinstance(driver, GroupedCpus):
-        return {g.device: {CAPACITY: Quantity(len(g.cpus & cpus))} for g in driver.groups}
-    if not isinstance(driver, CpuMem):
-        return {}  # single CPUs: the driver's answer and the checkpoint's check see to them
-    held = PreparedClaims([entry])
-    return {
-        place.device: {
-            kind.key: kind.quantity(
-                len(place.zone.cpus & cpus)
-                if kind == CPU
-                else sum(held.amount(amount_key(stock.node, kind)) for stock in place.zone.stocks)
-            )
-            for kind in place.amounts
-        }
-        for place in driver.places
-    }
 
 
 def _as_claim(driver: str, entry: PreparedClaim) -> ResourceClaim:

@@ -149,7 +149,7 @@ class DrivenNode:
         devices: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> str:
-        """Start a container in a pod; the runtime's refusal is a ``GRPCError``."""
+        """Start a container in a pod; the runtime's rejection is a ``GRPCError``."""
         return self._cri.run_container(pod, devices=devices, environment=environment)
 
     def owner(self, count: int, numa: int, **environment: str) -> tuple[str, Claim]:
