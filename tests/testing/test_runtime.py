@@ -22,6 +22,7 @@ from drakit.testing.runtime_releases import (
 from drakit.wire.cdi.directory import CdiDirectory
 from drakit.wire.cdi.spec import ContainerEdits, claim_spec
 from drakit.wire.nri import nri_pb2
+from drakit.wire.nri.event_table import Event
 from drakit.wire.nri.events import RUNTIME_SERVICE_NAME
 from drakit.wire.nri.handler import Handler
 from drakit.wire.nri.mux import PLUGIN_SERVICE, RUNTIME_SERVICE
@@ -38,7 +39,7 @@ from drakit.wire.nri.values import (
     State,
     update_to,
 )
-from drakit.wire.nri.versions import Event, NriVersion, infer_version
+from drakit.wire.nri.versions import NriVersion, infer_version
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ class RawPlugin:
 
     async def connect(self, path: str) -> Transport:
         session = Session(serve=PLUGIN_SERVICE, call=RUNTIME_SERVICE)
-        self.transport = Transport(session, answer=self.answer, patience=lambda request: 60)
+        self.transport = Transport(session, answer=self.answer, time_limit=lambda request: 60)
         await asyncio.get_running_loop().create_unix_connection(lambda: self.transport, path)
         return self.transport
 

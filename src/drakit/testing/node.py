@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from drakit.core.objects import (
-    AllocationResult,
+    DeviceRequestAllocationResult,
     ResourceClaim,
     from_builtins,
     to_builtins,
@@ -146,7 +146,7 @@ class SimulatedNode:
     def allocate(
         self,
         name: str,
-        results: Iterable[AllocationResult],
+        results: Iterable[DeviceRequestAllocationResult],
         *,
         config: Sequence[Mapping[str, Any]] = (),
         consumers: Sequence[str] = (),

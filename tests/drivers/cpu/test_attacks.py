@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from drakit.core.cpuset import CpuSet
-from drakit.core.objects import AllocationResult
+from drakit.core.objects import DeviceRequestAllocationResult
 from drakit.drivers.models.cpus import KIND as CPU
 from drakit.testing.kubelet import PrepareError
 from drakit.testing.node import SimulatedNode
@@ -36,8 +36,8 @@ EVERY_KIND = [CONTAINERD_2_2, CONTAINERD_2_4, CRIO_1_36, CRIO_1_37]
 individual = {"cpu_device_mode": "individual"}
 
 
-def cpu(number: int) -> AllocationResult:
-    return AllocationResult(
+def cpu(number: int) -> DeviceRequestAllocationResult:
+    return DeviceRequestAllocationResult(
         request="r", driver="dra.cpu", pool="node-1", device=f"cpudev{number:03d}"
     )
 
@@ -156,7 +156,7 @@ async def test_a_running_pod_keeps_its_cpus_when_a_pod_reserved_earlier_comes(
 async def test_updates_of_an_answer_that_came_too_late_are_sent_again() -> None:
     """On a runtime that takes no pushes and without cgroups to write, nothing else would heal it."""
     async with world(CONTAINERD_2_0) as node:
-        node.runtime._roster.request_timeout = 2.0
+        node.runtime._plugins.request_timeout = 2.0
         async with serving(node, **individual, cgroup_root="") as host:
             shared = (await node.run_pod("shared")).containers["main"]
             other = (await node.run_pod("other")).containers["main"]

@@ -24,15 +24,15 @@ from drakit.testing.runtime_releases import (
 from drakit.testing.stream_server import serving_unix
 from drakit.wire.nri import nri_pb2
 from drakit.wire.nri.connection import RuntimeConnection
+from drakit.wire.nri.event_table import Event
 from drakit.wire.nri.events import PLUGIN_SERVICE_NAME, Configure, Synchronize, encode_call
 from drakit.wire.nri.handler import Cause, ContainerRejectedError, Disconnect, Handler, RuntimeInfo
 from drakit.wire.nri.mux import PLUGIN_SERVICE, RUNTIME_SERVICE
 from drakit.wire.nri.options import PluginOptions
-from drakit.wire.nri.plugin import NriPlugin, PushFailedError, UpdateRejectedError, _on_line
+from drakit.wire.nri.plugin import NriPlugin, PushFailedError, UpdateRejectedError, _in_io_loop
 from drakit.wire.nri.session import RpcRequest, RpcResponse, Session
 from drakit.wire.nri.transport import Transport
 from drakit.wire.nri.values import Adjustment, ContainerUpdate, NriContainer, PodSandbox, Resources
-from drakit.wire.nri.versions import Event
 
 LATE = 4.0
 """How long the runtime waits in tests of lateness; a quarter of it is for a slow machine."""
@@ -202,8 +202,9 @@ async def test_synchronize_comes_in_parts_or_whole_and_means_the_same(
         pods = [await runtime.run_pod(f"pod{n}") for n in range(30)]
         made = [await runtime.run(pod.id, "app", env=["X=" + "y" * 100]) for pod in pods]
         handler.to_synchronize = [
-            ContainerUpdate(container_id=each.id, resources=Resources(cpus=str(n))) for n, each in enumerate(made)
-        ]  # fmt: skip
+            ContainerUpdate(container_id=each.id, resources=Resources(cpus=str(n)))
+            for n, each in enumerate(made)
+        ]
         async with running(path, handler):
             await runtime.plugin_ready()
             assert [pod.name for pod in handler.pods] == [pod.name for pod in pods]
@@ -315,18 +316,18 @@ class Blocked(Recorder):
         return await super().create(pod, container)
 
 
-async def test_a_handler_hears_that_its_answer_came_too_late(
+async def test_a_handler_is_called_when_its_answer_is_too_late(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The runtime applied none of its updates, so they must not count as sent."""
     handler = Blocked()
-    late = RuntimeConnection._late
+    late = RuntimeConnection._on_late
 
     def noticed(self: RuntimeConnection, request: RpcRequest) -> None:  # in the socket's thread
         late(self, request)
         handler.blocks.set()
 
-    monkeypatch.setattr(RuntimeConnection, "_late", noticed)
+    monkeypatch.setattr(RuntimeConnection, "_on_late", noticed)
     async with FakeRuntime(path, request_timeout=LATE) as runtime, running(path, handler):
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
@@ -528,7 +529,7 @@ async def test_a_hanging_synchronization_is_tried_again(path: str) -> None:
 async def test_the_end_waits_for_an_answer_in_progress(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("drakit.wire.nri.plugin._GRACE_AT_THE_END", 60.0)
+    monkeypatch.setattr("drakit.wire.nri.plugin._DRAIN_SECONDS", 60.0)
 
     class Slow(Recorder):
         def __init__(self) -> None:
@@ -976,7 +977,7 @@ async def test_who_pushes_while_the_plugin_ends_is_told(path: str) -> None:
         plugin = NriPlugin(PluginOptions(name="a", socket_path=path))
         task = asyncio.create_task(plugin.run(Handler()))
         await runtime.plugin_ready()
-        async with runtime._roster.lock:  # so the runtime does not answer
+        async with runtime._plugins.lock:  # so the runtime does not answer
             updates = [
                 ContainerUpdate(container_id=n, resources=Resources(cpus="1")) for n in "abc"
             ]
@@ -1000,7 +1001,7 @@ async def test_a_push_that_meets_the_end_of_the_line_is_rejected() -> None:
     line = asyncio.new_event_loop()
     line.close()
     with pytest.raises(UpdateRejectedError, match="has ended"):
-        await _on_line(line, push())
+        await _in_io_loop(line, push())
 
 
 async def test_a_full_backlog_or_odd_socket_does_not_end_the_plugin(path: str) -> None:
@@ -1017,7 +1018,7 @@ async def test_a_release_without_news_is_served_by_fallback(path: str) -> None:
     handler = Recorder()
     async with FakeRuntime(path, release=CONTAINERD_2_3) as runtime, running(path, handler):
         await runtime.plugin_ready()
-        for peer in runtime._roster.peers:
+        for peer in runtime._plugins.peers:
             peer.old_style = True
         pod = await runtime.run_pod("web")
         await runtime.run(pod.id, "app")
