@@ -35,11 +35,11 @@ import h11
 from drakit.core.kubernetes_releases import RELEASES
 from drakit.testing.apiserver_objects import (
     KINDS,
-    ApiRejectionError,
     Document,
     Key,
     ObjectSelector,
     ObjectTable,
+    RequestError,
     ResourceKind,
     merge_patch,
 )
@@ -344,7 +344,7 @@ class FakeApiServer:
                 await self._watch(seen, connection)
                 return True
             code, document = self._answer(seen)
-        except ApiRejectionError as rejection:
+        except RequestError as rejection:
             code, document = rejection.code, rejection.status()
         if fault is not None and fault.trouble is Trouble.CUT_AFTER:
             return False
@@ -363,7 +363,7 @@ class FakeApiServer:
         """Inject a fault; returns whether the connection stays open."""
         if fault.trouble is Trouble.ANSWER:
             headers = [] if fault.retry_after is None else [("Retry-After", str(fault.retry_after))]
-            rejection = ApiRejectionError(fault.status, "Injected", "injected by the test")
+            rejection = RequestError(fault.status, "Injected", "injected by the test")
             await connection.reply(fault.status, rejection.status(), headers)
             return True
         if fault.trouble is Trouble.GARBAGE:
@@ -374,12 +374,12 @@ class FakeApiServer:
         if self.tokens is not None:
             scheme, _, token = seen.headers.get("authorization", "").partition(" ")
             if scheme != "Bearer" or token not in self.tokens:
-                raise ApiRejectionError(401, "Unauthorized", "Unauthorized")
+                raise RequestError(401, "Unauthorized", "Unauthorized")
         if seen.plural in self.unserved:
-            raise ApiRejectionError(404, "NotFound", _NOT_SERVED)
+            raise RequestError(404, "NotFound", _NOT_SERVED)
         if (seen.verb, seen.plural) in self.forbidden:
             kind = KINDS[seen.plural]
-            raise ApiRejectionError(
+            raise RequestError(
                 403,
                 "Forbidden",
                 f'{kind.qualified} is forbidden: User "test" cannot {seen.verb} resource '
@@ -411,7 +411,7 @@ class FakeApiServer:
             return 200, self.table.get(key)
         if seen.verb == "create":
             if kind.namespaced and not key[1]:
-                raise ApiRejectionError(405, "MethodNotAllowed", "the namespace is missing")
+                raise RequestError(405, "MethodNotAllowed", "the namespace is missing")
             keep = seen.query.get("dryRun") != "All"
             return 201, self.table.create(kind, key[1], _body(seen), keep=keep)
         if seen.verb == "update":
@@ -425,7 +425,7 @@ class FakeApiServer:
             for document in self.table.select(kind.plural, key[1], self._selector(seen, kind)):
                 self.table.delete(kind, (kind.plural, key[1], document["metadata"]["name"]))
         else:
-            raise ApiRejectionError(405, "MethodNotAllowed", f"{seen.method} is not allowed here")
+            raise RequestError(405, "MethodNotAllowed", f"{seen.method} is not allowed here")
         return 200, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
 
     def _selector(self, seen: Seen, kind: ResourceKind) -> ObjectSelector:
@@ -437,9 +437,7 @@ class FakeApiServer:
         if token := seen.query.get("continue"):
             number, revision, start = (int(part) for part in token.split("."))
             if revision < self.table.compacted or number not in self._pages:
-                raise ApiRejectionError(
-                    410, "Expired", "The provided continue parameter is too old"
-                )
+                raise RequestError(410, "Expired", "The provided continue parameter is too old")
             found = self._pages[number]
         else:
             found = self.table.select(kind.plural, namespace, self._selector(seen, kind))
@@ -468,13 +466,13 @@ class FakeApiServer:
         if how == "application/apply-patch+yaml":
             manager = seen.query.get("fieldManager")
             if not manager:
-                raise ApiRejectionError(
+                raise RequestError(
                     422, "Invalid", "fieldManager: Required value: is required for apply"
                 )
             force = seen.query.get("force") == "true"
             return self.table.apply(kind, key, body, manager, subresource=subresource, force=force)
         if how != "application/merge-patch+json":
-            raise ApiRejectionError(415, "UnsupportedMediaType", f"unsupported patch: {how}")
+            raise RequestError(415, "UnsupportedMediaType", f"unsupported patch: {how}")
         changed = merge_patch(self.table.get(key), body)
         return self.table.update(kind, key, changed, subresource=subresource)
 
@@ -548,7 +546,7 @@ class _Watch:
                         happening.key, happening.before, happening.after, position
                     ):
                         yield event
-            except ApiRejectionError as rejection:
+            except RequestError as rejection:
                 yield {"type": "ERROR", "object": rejection.status()}
                 return
             position = max(position, self._table.revision)
@@ -655,9 +653,7 @@ def _body(seen: Seen) -> Any:
     try:
         return json.loads(seen.body)
     except ValueError as error:
-        raise ApiRejectionError(
-            400, "BadRequest", f"the body is not valid JSON: {error}"
-        ) from error
+        raise RequestError(400, "BadRequest", f"the body is not valid JSON: {error}") from error
 
 
 def _parts(path: str) -> list[str]:
@@ -676,7 +672,7 @@ def _route(path: str) -> tuple[ResourceKind, str, str, str]:
         namespace, rest = rest[1], rest[2:]
     kind = KINDS.get(rest[0]) if rest else None
     if kind is None or (kind.group, kind.version) != (group, version) or len(rest) > 3:
-        raise ApiRejectionError(404, "NotFound", _NOT_SERVED)
+        raise RequestError(404, "NotFound", _NOT_SERVED)
     _, name, subresource = (*rest, "", "")[:3]
     return kind, namespace, name, subresource
 
@@ -685,7 +681,7 @@ def _verb(method: str, path: str, parameters: Mapping[str, str]) -> tuple[str, s
     """The RBAC verb, plural and name of a request."""
     try:
         kind, _, name, _ = _route(path)
-    except ApiRejectionError:
+    except RequestError:
         return method.lower(), "", ""
     collection = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
     single = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}

@@ -22,7 +22,7 @@ _LONGEST_BASE: Final = 58
 _EPOCH: Final = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
 
-class ApiRejectionError(Exception):
+class RequestError(Exception):
     """A request that fails with a ``Status``."""
 
     def __init__(
@@ -135,7 +135,7 @@ class ObjectTable:
         found = self._objects.get(key)
         if found is None:
             kind = KINDS[key[0]]
-            raise ApiRejectionError(
+            raise RequestError(
                 404,
                 "NotFound",
                 f'{kind.qualified} "{key[2]}" not found',
@@ -158,10 +158,8 @@ class ObjectTable:
     def since(self, revision: int) -> Iterator[CommittedChange]:
         """The changes after *revision*; raises 410 when they are compacted."""
         if revision < self.compacted:
-            raise ApiRejectionError(
-                410,
-                "Expired",
-                f"too old resource version: {revision} ({self.compacted})",
+            raise RequestError(
+                410, "Expired", f"too old resource version: {revision} ({self.compacted})"
             )
         return (item for item in self.history if item.revision > revision)
 
@@ -176,14 +174,14 @@ class ObjectTable:
         if not metadata.get("name"):
             base = metadata.get("generateName") or ""
             if not base:
-                raise ApiRejectionError(
+                raise RequestError(
                     422, "Invalid", "metadata.name: Required value: name or generateName"
                 )
             letters = "".join(self._random.choice(_SUFFIX_LETTERS) for _ in range(5))
             metadata["name"] = base[:_LONGEST_BASE] + letters
         key = (kind.plural, namespace, metadata["name"])
         if key in self._objects:
-            raise ApiRejectionError(
+            raise RequestError(
                 409,
                 "AlreadyExists",
                 f'{kind.qualified} "{key[2]}" already exists',
@@ -329,7 +327,7 @@ class ObjectTable:
                 {"field": field, "message": message, "reason": "FieldValueInvalid"}
                 for field, message in problems
             ]
-            raise ApiRejectionError(
+            raise RequestError(
                 422,
                 "Invalid",
                 f'ResourceSlice.resource.k8s.io "{name}" is invalid: {text}',
@@ -368,7 +366,7 @@ class ObjectSelector:
             path = path.rstrip("!")
             too_new = path == "spec.pool.name" and not release.selects_slices_by_pool
             if not sign or path not in known or too_new:
-                raise ApiRejectionError(400, "BadRequest", f'field label not supported: "{path}"')
+                raise RequestError(400, "BadRequest", f'field label not supported: "{path}"')
             conditions.append((path, value.removeprefix("="), not negated))
         pairs = []
         for part in filter(None, labels.split(",")):
@@ -390,8 +388,8 @@ class ObjectSelector:
         return all(labels.get(name) == value for name, value in self.labels)
 
 
-def _conflict(kind: ResourceKind, key: Key, why: str) -> ApiRejectionError:
-    return ApiRejectionError(
+def _conflict(kind: ResourceKind, key: Key, why: str) -> RequestError:
+    return RequestError(
         409,
         "Conflict",
         f'Operation cannot be fulfilled on {kind.qualified} "{key[2]}": {why}; '

@@ -60,8 +60,6 @@ class RepairDelays:
 class NodeMissingError(KubeError):
     """The Node object that owns the slices does not exist."""
 
-    transient = True
-
 
 @dataclass(slots=True)
 class PublisherStatus:

@@ -1,7 +1,4 @@
-"""Errors of API requests; all are :class:`KubeError`.
-
-``transient`` tells whether a retry can succeed without any other change.
-"""
+"""Errors of API requests; all are :class:`KubeError`."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ LONGEST_RETRY_AFTER: Final = 3600
 class KubeError(Exception):
     """Base of all errors of this package."""
 
-    transient: ClassVar[bool] = False
     retry_after: float | None = None
     """Seconds to wait, if the server asked for it."""
 
@@ -27,8 +23,6 @@ class ConfigError(KubeError):
 class CredentialError(KubeError):
     """No usable credential: the token file is missing or the exec plugin failed."""
 
-    transient = True
-
 
 class ConnectionFailedError(KubeError):
     """The server is unreachable, or the connection broke before the response was complete.
@@ -36,13 +30,9 @@ class ConnectionFailedError(KubeError):
     The server may have executed a write.
     """
 
-    transient = True
-
 
 class ProtocolError(KubeError):
     """The response is not valid HTTP/1.1 or Kubernetes JSON, or exceeds a size limit."""
-
-    transient = True
 
 
 class DecodeError(KubeError):
@@ -91,18 +81,6 @@ class ApiError(KubeError):
         """The machine-readable reason, such as ``AlreadyExists``."""
         return self.failure.reason
 
-    @property
-    def causes(self) -> tuple[tuple[str, str], ...]:
-        """``(field, message)`` of each cause in the server's ``Status``."""
-        causes = self.failure.details.get("causes")
-        if not isinstance(causes, list):
-            return ()
-        return tuple(
-            (str(cause.get("field", "")), str(cause.get("message", "")))
-            for cause in causes
-            if isinstance(cause, dict)
-        )
-
 
 class BadRequestError(ApiError):
     """400: the server does not understand the request, e.g. an unknown field selector."""
@@ -111,14 +89,11 @@ class BadRequestError(ApiError):
 class UnauthorizedError(ApiError):
     """401: the credential is missing, expired or invalid, even after it was read again."""
 
-    transient = True
     hint = "The credential was rejected: check the ServiceAccount token or the kubeconfig user"
 
 
 class ForbiddenError(ApiError):
     """403: rejected by RBAC or an admission plugin."""
-
-    transient = True  # a role binding may be created later
 
     @classmethod
     def hint_for(cls, failure: Failure) -> str:
@@ -150,8 +125,6 @@ class NotFoundError(ApiError):
 class ConflictError(ApiError):
     """409: the object changed since it was read, or a precondition failed."""
 
-    transient = True
-
 
 class AlreadyExistsError(ConflictError):
     """409 on create: the name is taken."""
@@ -159,8 +132,6 @@ class AlreadyExistsError(ConflictError):
 
 class GoneError(ApiError):
     """410: the resource version is too old; list again."""
-
-    transient = True
 
 
 class RequestTooLargeError(ApiError):
@@ -174,13 +145,9 @@ class InvalidError(ApiError):
 class ServerBusyError(ApiError):
     """429 or 503: retry after ``retry_after`` seconds."""
 
-    transient = True
-
 
 class ServerError(ApiError):
     """5xx: the server failed."""
-
-    transient = True
 
 
 _BY_CODE: dict[int, type[ApiError]] = {

@@ -49,6 +49,14 @@ class Api:
     service: str
     advertised: str
 
+    def handler(
+        self, method: str, function: Any, cardinality: Cardinality = Cardinality.UNARY_UNARY
+    ) -> dict[str, Handler]:
+        """The entry of *method* in grpclib's mapping."""
+        request = getattr(self.messages, f"{method}Request")
+        response = getattr(self.messages, f"{method}Response")
+        return {f"/{self.service}/{method}": Handler(function, cardinality, request, response)}
+
 
 CLAIM_APIS: Final = (
     Api(dra_v1_pb2, "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", "v1.DRAPlugin"),
@@ -174,20 +182,9 @@ class ClaimService:
         return message
 
     def __mapping__(self) -> dict[str, Handler]:
-        pb, service = self._api.messages, self._api.service
         return {
-            f"/{service}/NodePrepareResources": Handler(
-                self.prepare,
-                Cardinality.UNARY_UNARY,
-                pb.NodePrepareResourcesRequest,
-                pb.NodePrepareResourcesResponse,
-            ),
-            f"/{service}/NodeUnprepareResources": Handler(
-                self.unprepare,
-                Cardinality.UNARY_UNARY,
-                pb.NodeUnprepareResourcesRequest,
-                pb.NodeUnprepareResourcesResponse,
-            ),
+            **self._api.handler("NodePrepareResources", self.prepare),
+            **self._api.handler("NodeUnprepareResources", self.unprepare),
         }
 
 
@@ -219,15 +216,7 @@ class HealthService:
             )
 
     def __mapping__(self) -> dict[str, Handler]:
-        pb = self._api.messages
-        return {
-            f"/{self._api.service}/NodeWatchResources": Handler(
-                self.watch,
-                Cardinality.UNARY_STREAM,
-                pb.NodeWatchResourcesRequest,
-                pb.NodeWatchResourcesResponse,
-            )
-        }
+        return self._api.handler("NodeWatchResources", self.watch, Cardinality.UNARY_STREAM)
 
 
 async def _received(stream: Stream[Any, Any]) -> Any:
