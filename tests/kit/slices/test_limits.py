@@ -34,7 +34,7 @@ async def server_takes(client: Client, case: Case) -> bool:
     """Whether a server accepts the slices made of a case, without our check before them."""
     identity = Identity("example.com", "node")
     contents = lay_out(case.pool)
-    plan = plan_pool(identity, case.pool.name or "", contents, stand((), len(contents)))
+    plan = plan_pool(identity, case.pool.name, contents, stand((), len(contents)))
     assert not plan.updates
     try:
         for create in plan.creates:

@@ -22,9 +22,7 @@ def preview_slices(driver: Driver, node: str) -> list[ResourceSlice]:
         for index, content in enumerate(contents):
             spec = ResourceSliceSpec(
                 driver=driver.name,
-                pool=ResourcePool(
-                    name=pool.name or node, generation=1, resource_slice_count=len(contents)
-                ),
+                pool=ResourcePool(name=pool.name, generation=1, resource_slice_count=len(contents)),
                 node_name=node,
                 devices=content.devices,
                 shared_counters=content.shared_counters,

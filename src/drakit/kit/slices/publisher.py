@@ -270,9 +270,7 @@ class Publisher:
         failures = [
             *[await _failure_of(self._remove_pool(name, stored[name], owner)) for name in gone],
             *[
-                await _failure_of(
-                    self._sync_pool(pool, offer, stored.get(pool.name or "", ()), owner)
-                )
+                await _failure_of(self._sync_pool(pool, offer, stored.get(pool.name, ()), owner))
                 for pool in offer.pools
             ],
         ]
@@ -323,7 +321,7 @@ class Publisher:
     async def _sync_pool(
         self, pool: PoolOffer, offer: Offer, items: Sequence[Slice], owner: OwnerReference
     ) -> None:
-        name = pool.name or ""
+        name = pool.name
         cuts = cuts_of(stand(items))
         contents = lay_out(pool, may_taint=offer.may_taint, current=cuts)
         rejection = self._rejected.get(name)
