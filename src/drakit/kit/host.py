@@ -37,9 +37,9 @@ from drakit.kit.runtime.nri_hooks import RuntimeHost
 from drakit.kit.slices.publisher import Publisher
 from drakit.kit.tasks import Task, TaskRunner
 from drakit.kit.telemetry.http_server import Page, WebServer, conditions_page
-from drakit.kit.telemetry.metrics import CONTENT_TYPE, Gauge, Metrics
+from drakit.kit.telemetry.metrics import CONTENT_TYPE, Gauge, HostMetrics
 from drakit.wire.kube import Client
-from drakit.wire.kubelet import DeviceHealth, Health, KubeletPlugin
+from drakit.wire.kubelet import Health, HealthReport, KubeletPlugin
 
 log = get_logger(__name__)
 DriverGauges = Callable[[Driver, PreparedClaims], Iterable[Gauge]]
@@ -83,7 +83,7 @@ class Host:
         self.offer: Offer = self.driver.offer().named(node)
         name = self.driver.name
         self._plugin_dir = options.plugin_dir(name)
-        self.metrics = Metrics(name)
+        self.metrics = HostMetrics(name)
         self.tasks = TaskRunner(lambda task: self.metrics.task_failures.labels(task).inc())
         self.checkpoint = Checkpoint(options.checkpoint_dir(name))
         source = ApiClaimSource(client, self.metrics)
@@ -352,7 +352,7 @@ class Host:
         unhealthy = {(each.pool, each.device): each.message for each in self.offer.unhealthy}
         now = int(time.time())
         reports = [
-            DeviceHealth(
+            HealthReport(
                 pool=pool.name,
                 device=device.name,
                 health=Health.UNHEALTHY

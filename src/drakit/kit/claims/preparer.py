@@ -43,7 +43,7 @@ from drakit.kit.driver import (
     RejectedError,
 )
 from drakit.kit.telemetry.logs import about
-from drakit.kit.telemetry.metrics import Metrics
+from drakit.kit.telemetry.metrics import HostMetrics
 from drakit.wire.kubelet import ClaimError, ClaimRef, KubeletDevice, request_id
 
 log = get_logger(__name__)
@@ -112,7 +112,7 @@ class Preparer:
         source: ClaimSource,
         cdi: ClaimSpecs,
         metadata: MetadataFiles,
-        metrics: Metrics | None = None,
+        metrics: HostMetrics | None = None,
         ready_timeout: float = 0.0,
     ) -> None:
         self._node = node
@@ -120,7 +120,7 @@ class Preparer:
         self._source = source
         self._cdi = cdi
         self._metadata = metadata
-        self._metrics = metrics or Metrics(node.driver.name)
+        self._metrics = metrics or HostMetrics(node.driver.name)
         self._ready_timeout = ready_timeout
         self._last_applied = checkpoint.prepared_claims
         self._tombstones = Tombstones(

@@ -12,7 +12,7 @@ from drakit.core.objects import (
     ResourceClaim,
 )
 from drakit.kit.driver import AllocatedDevice, Claim, OpaqueConfig, RejectedError
-from drakit.kit.telemetry.metrics import Metrics
+from drakit.kit.telemetry.metrics import HostMetrics
 from drakit.wire.kube import CLAIMS, Client, KubeError, NotFoundError
 
 POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
@@ -34,7 +34,7 @@ class ClaimSource(Protocol):
 class ApiClaimSource:
     """Reads claims from the API server, without a cache: a stale copy could be another claim."""
 
-    def __init__(self, client: Client, metrics: Metrics) -> None:
+    def __init__(self, client: Client, metrics: HostMetrics) -> None:
         self._client = client
         self._metrics = metrics
 
