@@ -24,7 +24,7 @@ from drakit.core.cpuset import CpuSet
 from drakit.core.filelock import FileLock
 from drakit.kit.claims import cdi_names as names
 from drakit.kit.claims.checkpoint import Checkpoint
-from drakit.kit.claims.preparer import ClaimSource, ClaimSourceError
+from drakit.kit.claims.resource_claims import ClaimSource, ClaimSourceError
 from drakit.kit.config.options import HostOptions
 from drakit.kit.driver import Driver, PreparedClaim, RejectedError
 from drakit.kit.runtime.confinement import ConfinementReport, find_confined
