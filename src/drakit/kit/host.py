@@ -141,7 +141,7 @@ class Host:
             lambda: self.checkpoint.prepared_claims,
             self.work,
         )
-        self.runtime.tend = reconciler_runner.reconcile_in_event
+        self.runtime.reconcile = reconciler_runner.reconcile_in_event
         self.metrics.add_source(reconciler.gauges)
         return reconciler_runner
 
@@ -214,7 +214,7 @@ class Host:
             try:
                 self.checkpoint.load()
                 # Before specs without a record are removed: they are evidence of a claim.
-                self.runtime.prepared_before |= self._specs.claims()
+                self.runtime.specs_at_start |= self._specs.claims()
                 await self.preparer.restore()
             except OSError as error:
                 self._not_loaded = (
@@ -273,7 +273,7 @@ class Host:
             self._failed.set_exception(problem)
 
     async def _register_when_true(self) -> None:
-        await self.runtime.settled.wait()
+        await self.runtime.ready.wait()
         await self.plugin.register()
 
     # -- what changes ------------------------------------------------------------------------------

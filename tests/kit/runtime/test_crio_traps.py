@@ -217,5 +217,5 @@ def test_a_container_without_limits_of_ours_is_never_updated() -> None:
     container = NriContainer(id="c", pod_id="p", name="main", state=State.RUNNING)
     assert enforcer.synchronize([pod], [container]) == []
     enforcer.mark_unsent(["c"])
-    assert enforcer.settle() == []
+    assert enforcer.collect_updates() == []
     assert enforcer.update(pod, container, Resources(shares=512)) == []

@@ -22,7 +22,7 @@ from drakit.kit.driver import (
 )
 from drakit.kit.runtime.drift import (
     Drift,
-    count_found,
+    count_drift,
     files_of,
     find_drift,
     find_intruders,
@@ -43,7 +43,7 @@ def test_what_the_runtime_is_still_filling_in_is_no_drift_but_put_right(
     (tmp_path / "pod/cpuset.cpus").write_text("\n")
     metrics = Metrics("dra.test")
     drift = Drift("c0ffee", "pod", "cpuset.cpus", CpuSet([2, 3]), None, ran)
-    count_found([drift], metrics)
+    count_drift([drift], metrics)
     assert write_directly([drift], CgroupTree(str(tmp_path)), metrics) == []
     assert (tmp_path / "pod/cpuset.cpus").read_text().startswith("2-3")
     (record,) = caplog.records
@@ -154,7 +154,7 @@ def test_only_the_files_asked_for_are_compared(tmp_path: Path) -> None:
         ("a", "cpuset.mems"),
         ("b", "cpuset.mems"),
     ]
-    assert str(found[0]) == "cpuset.cpus of container a is 2, not 1"
+    assert (found[0].text, found[0].meant) == ("2", CpuSet([1]))
     found = find_drift(node.enforcer, node.tree, only=("cpuset.cpus",))
     assert [(d.container_id, d.found, d.meant) for d in found] == [("a", CpuSet([2]), CpuSet([1]))]
     assert find_drift(node.enforcer, node.tree, ["b", "unknown"], only=("cpuset.cpus",)) == []

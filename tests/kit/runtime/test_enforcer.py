@@ -16,13 +16,15 @@ from drakit.kit.driver import (
     Claim,
     ContainerView,
     DesiredResources,
+    Driver,
     Offer,
     PreparedClaim,
     PreparedClaims,
     PreparedDevice,
     RejectedError,
 )
-from drakit.kit.runtime.enforcer import WANTED_ANNOTATION, Enforcer
+from drakit.kit.runtime.enforcer import Enforcer
+from drakit.kit.runtime.kubelet_limits import WANTED_ANNOTATION
 from drakit.wire.nri.values import NOTHING, NriContainer, PodSandbox, Resources, State
 
 KIND = "dra.k8s.io/cpu"
@@ -71,7 +73,10 @@ class Bench:
 
     def __init__(self, *entries: PreparedClaim, trust_cdi: bool = True) -> None:
         self.prepared_claims = PreparedClaims(entries)
-        self.enforcer = Enforcer(Pinner, lambda: self.prepared_claims, trust_cdi=trust_cdi)
+        self.driver: Driver = Pinner()
+        self.enforcer = Enforcer(
+            lambda: self.driver, lambda: self.prepared_claims, trust_cdi=trust_cdi
+        )
 
 
 def pod(number: int = 1) -> PodSandbox:
@@ -103,14 +108,14 @@ def test_a_claimed_container_is_pinned_and_the_others_make_room_first() -> None:
     assert [(u.container_id, u.resources.cpus) for u in answer.updates] == [
         ("id-shared", "0-1,4-15")
     ]
-    assert bench.enforcer.settle() == [], "said once"
+    assert bench.enforcer.collect_updates() == [], "said once"
 
 
 def test_the_pool_grows_back_when_the_claim_ends() -> None:
     bench = Bench(claim("a", "2-3"))
     bench.enforcer.create(pod(2), container("shared", pod_number=2))
     bench.prepared_claims = PreparedClaims()
-    assert [u.resources.cpus for u in bench.enforcer.settle()] == ["0-15"]
+    assert [u.resources.cpus for u in bench.enforcer.collect_updates()] == ["0-15"]
 
 
 def test_a_container_gets_the_requests_it_names_only() -> None:
@@ -189,7 +194,9 @@ def test_one_conflict_at_synchronize_stops_nobody() -> None:
     assert updates == {"id-fine": "2-3", "id-shared": pool, "id-lost": pool}
     assert list(bench.enforcer.conflicts()) == ["id-lost"]
     bench.prepared_claims = PreparedClaims([claim("a", "2-3"), claim("gone", "7")])
-    assert {u.container_id: u.resources.cpus for u in bench.enforcer.settle()}["id-lost"] == "7"
+    assert {u.container_id: u.resources.cpus for u in bench.enforcer.collect_updates()}[
+        "id-lost"
+    ] == "7"
     assert bench.enforcer.conflicts() == {}
 
 
@@ -226,14 +233,14 @@ def test_a_missed_create_is_noticed_and_corrected() -> None:
     bench = Bench(claim("a", "2-3"))
     assert bench.enforcer.started(pod(), container("x", ("a", "r0")))
     assert not bench.enforcer.started(pod(), container("x", ("a", "r0")))
-    assert [u.resources.cpus for u in bench.enforcer.settle()] == ["2-3"]
+    assert [u.resources.cpus for u in bench.enforcer.collect_updates()] == ["2-3"]
 
 
 def test_what_could_not_be_sent_is_said_again() -> None:
     bench = Bench()
     bench.enforcer.create(pod(), container("x"))
     bench.enforcer.mark_unsent(["id-x", "never-heard-of"])
-    assert [u.resources.cpus for u in bench.enforcer.settle()] == ["0-15"]
+    assert [u.resources.cpus for u in bench.enforcer.collect_updates()] == ["0-15"]
 
 
 def test_ended_containers_are_forgotten() -> None:
@@ -296,7 +303,7 @@ def test_containers_always_look_as_the_checkpoint_says(rng: random.Random) -> No
                 for i, r in runtime.items()
             ]
             apply(bench.enforcer.synchronize([pod()], again))
-        apply(bench.enforcer.settle())
+        apply(bench.enforcer.collect_updates())
         held = bench.prepared_claims.exclusive("cpu")
         for container_id, resources in runtime.items():
             devices = bench.enforcer.containers[container_id].reported.cdi_devices
@@ -320,7 +327,7 @@ def owner_seen_by(bench: Bench, asking: PodSandbox, reported: NriContainer) -> s
             seen.extend(use.owner_uid for use in container.uses)
             return super().enforce(container, prepared_claims)
 
-    bench.enforcer._driver = Noting
+    bench.driver = Noting()
     bench.enforcer.create(asking, reported)
     return seen[0]
 

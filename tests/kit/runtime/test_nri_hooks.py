@@ -157,7 +157,7 @@ async def world(directory: Path, release: Release, **options: object) -> AsyncIt
     made = World(directory, release, **options)
     async with made.runtime:
         made.start()
-        await made.host.settled.wait()
+        await made.host.ready.wait()
         await made.runtime.plugin_ready()
         try:
             yield made
@@ -535,7 +535,7 @@ async def test_a_second_instance_stands_by_and_takes_over(directory: Path) -> No
     async with world(directory, CONTAINERD_2_2) as it:
         second = RuntimeHost(Pinner, it.checkpoint, it.options, Metrics("dra.toy"))
         task = asyncio.create_task(second.run(str(directory / "nri.lock")))
-        await second.settled.wait()
+        await second.ready.wait()
         assert second.state == "standby"
         assert second.problem is None
         assert len(it.runtime.plugins) == 1
@@ -555,11 +555,11 @@ async def test_without_nri_required_means_not_ready_and_optional_means_so_be_it(
         it = World(directory, CONTAINERD_2_4, nri=mode)
         it.start()
         if fine:
-            await it.host.settled.wait()
+            await it.host.ready.wait()
             assert it.host.problem is None
         else:
             await until(lambda it=it: "NRI is off" in str(it.host.problem))
-            assert not it.host.settled.is_set()
+            assert not it.host.ready.is_set()
         await it.stop()
 
 
@@ -574,7 +574,7 @@ async def test_a_defect_in_background_work_is_reported(
         monkeypatch.setattr(it.host, "checkpoint_changed", broken)
         pod = await it.runtime.run_pod("web")
         await it.runtime.run(pod.id, "app")
-        await until(lambda: "background work for containers failed" in caplog.text)
+        await until(lambda: "background task failed task=containers" in caplog.text)
         failures = it.metrics.task_failures.labels("containers")
         assert failures.value >= 1
         assert it.host.problem is None

@@ -41,10 +41,10 @@ def test_a_pod_that_was_reserved_first_does_not_take_the_cpus_of_a_running_one()
     enforcer.create(pod(2), container("second", ("a", "r0"), pod_number=2))
     enforcer.started(pod(2), container("second", ("a", "r0"), pod_number=2), runs=True)
     enforcer.pod_started(pod(1))
-    assert enforcer.settle() == []
+    assert enforcer.collect_updates() == []
     with pytest.raises(RejectedError, match="belongs to pod ns/p2"):
         enforcer.create(pod(1), container("first", ("a", "r0")))
-    assert enforcer.settle() == []
+    assert enforcer.collect_updates() == []
     assert enforcer.conflicts() == {}
 
 
@@ -114,7 +114,7 @@ def test_removing_an_old_sandbox_leaves_the_pods_new_one_alone() -> None:
     assert enforcer.create(pod(2), marked).resources.cpus == "2-3"
     enforcer.pod_stopped(old)
     enforcer.pod_removed("old-sandbox")
-    assert enforcer.settle() == []
+    assert enforcer.collect_updates() == []
     assert enforcer.conflicts() == {}
     assert [known.reported.id for known in enforcer.users_of("a")] == ["id-x"]
 
@@ -177,7 +177,7 @@ def test_whatever_happens_nobody_is_moved_off_cpus_it_rightly_runs_on(rng: rando
             ]
             rng.shuffle(there)
             apply(enforcer.synchronize([pod(n) for n in (4, 3, 2, 1)], there))
-        apply(enforcer.settle())
+        apply(enforcer.collect_updates())
         owners: dict[str, set[int]] = {}
         for n, uid, cpus in running.values():
             own = "2-3" if uid == "a" else "5"
