@@ -20,7 +20,7 @@ from drakit.core.cpuset import CpuSet
 from drakit.core.log import get_logger
 from drakit.kit.runtime.enforcer import Enforcer
 from drakit.kit.runtime.tracking import TrackedContainer
-from drakit.kit.telemetry.metrics import Metrics
+from drakit.kit.telemetry.metrics import HostMetrics
 
 log = get_logger(__name__)
 _EFFECTIVE: Final = "cpuset.cpus.effective"
@@ -98,7 +98,7 @@ def _effective(tree: CgroupTree, path: str) -> CpuSet | None:
 class ConfinementReport:
     """Reports the results of :func:`find_confined`: all in the metrics, changes in the log."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: HostMetrics) -> None:
         self._metrics = metrics
         self._reported: dict[str, Confined] = {}
 

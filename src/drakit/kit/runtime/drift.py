@@ -20,7 +20,7 @@ from drakit.core.log import get_logger
 from drakit.kit.driver import DesiredResources
 from drakit.kit.runtime.enforcer import Enforcer
 from drakit.kit.runtime.tracking import TrackedContainer
-from drakit.kit.telemetry.metrics import Metrics
+from drakit.kit.telemetry.metrics import HostMetrics
 
 log = get_logger(__name__)
 CPUS: Final = "cpuset.cpus"
@@ -164,7 +164,7 @@ class _Comparison:
 class DriftRepair:
     """Repairs drift in the cgroups of *tree*, and counts it."""
 
-    def __init__(self, enforcer: Enforcer, tree: CgroupTree, metrics: Metrics) -> None:
+    def __init__(self, enforcer: Enforcer, tree: CgroupTree, metrics: HostMetrics) -> None:
         self._enforcer = enforcer
         self._tree = tree
         self._metrics = metrics
@@ -200,7 +200,7 @@ class DriftRepair:
             write_directly(drifts, self._tree, self._metrics)
 
 
-def write_directly(drifts: Iterable[Drift], tree: CgroupTree, metrics: Metrics) -> list[Drift]:
+def write_directly(drifts: Iterable[Drift], tree: CgroupTree, metrics: HostMetrics) -> list[Drift]:
     """Write the desired values into the cgroups; returns those that could not be written."""
     left = []
     for drift in drifts:
@@ -218,7 +218,7 @@ def write_directly(drifts: Iterable[Drift], tree: CgroupTree, metrics: Metrics) 
     return left
 
 
-def count_drift(drifts: Iterable[Drift], metrics: Metrics) -> None:
+def count_drift(drifts: Iterable[Drift], metrics: HostMetrics) -> None:
     """Count detected drift of containers that have been running."""
     metrics.drift.labels("found").inc(sum(drift.ran for drift in drifts))
 

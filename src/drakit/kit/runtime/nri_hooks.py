@@ -36,7 +36,7 @@ from drakit.kit.runtime.eviction import Evictor
 from drakit.kit.runtime.reservations import ReservationChecker
 from drakit.kit.runtime.updates import Pusher
 from drakit.kit.telemetry.logs import about
-from drakit.kit.telemetry.metrics import Gauge, Metrics
+from drakit.kit.telemetry.metrics import Gauge, HostMetrics
 from drakit.wire.nri.handler import Cause, ContainerRejectedError, Disconnect, Handler, RuntimeInfo
 from drakit.wire.nri.options import PluginOptions
 from drakit.wire.nri.plugin import NriPlugin
@@ -78,7 +78,7 @@ class RuntimeHost(Handler):
         driver: Callable[[], Driver],
         checkpoint: Checkpoint,
         options: HostOptions,
-        metrics: Metrics,
+        metrics: HostMetrics,
         source: ClaimSource | None = None,
     ) -> None:
         """*source* confirms that a claim is reserved for a pod that the kubelet did not report."""

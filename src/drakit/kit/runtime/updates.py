@@ -15,7 +15,7 @@ from typing import Final
 from drakit.core.cpuset import CpuSet
 from drakit.core.log import get_logger
 from drakit.kit.runtime.enforcer import Enforcer
-from drakit.kit.telemetry.metrics import Metrics
+from drakit.kit.telemetry.metrics import HostMetrics
 from drakit.wire.nri.plugin import NriPlugin, PushFailedError, UpdateRejectedError
 
 log = get_logger(__name__)
@@ -26,7 +26,7 @@ _CONCURRENT: Final = 8
 class Pusher:
     """Sends outdated resources of *enforcer*'s containers to the runtime of *plugin*."""
 
-    def __init__(self, plugin: NriPlugin, enforcer: Enforcer, metrics: Metrics) -> None:
+    def __init__(self, plugin: NriPlugin, enforcer: Enforcer, metrics: HostMetrics) -> None:
         self._plugin = plugin
         self._enforcer = enforcer
         self._metrics = metrics
