@@ -538,11 +538,11 @@ async def test_a_second_instance_stands_by_and_takes_over(directory: Path) -> No
         second = RuntimeHost(Pinner, it.checkpoint, it.options, HostMetrics("dra.toy"))
         task = asyncio.create_task(second.run(str(directory / "nri.lock")))
         await second.ready.wait()
-        assert second.state == "standby"
+        assert second.status.state == "standby"
         assert second.problem is None
         assert len(it.runtime.plugins) == 1
         await it.stop()
-        await until(lambda: second.state == "synchronized")
+        await until(lambda: second.status.state == "synchronized")
         assert await it.runtime.plugin_ready() == "00-dra.toy"
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -8,6 +8,7 @@ not used it yet.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 
 from drakit.core.cpuset import CpuSet
 from drakit.kit.driver import ContainerView, Driver, PreparedClaim, PreparedClaims, RejectedError
@@ -16,22 +17,16 @@ from drakit.kit.runtime.tracking import ContainerTracker, TrackedContainer
 from drakit.wire.nri.values import PodSandbox
 
 
+@dataclass(eq=False, slots=True)
 class ClaimOwners:
     """Decides between pods that refer to the same claim. Lookups only."""
 
-    def __init__(
-        self,
-        driver: Callable[[], Driver],
-        prepared_claims: Callable[[], PreparedClaims],
-        tracker: ContainerTracker,
-        resolver: ClaimResolver,
-    ) -> None:
-        self._driver = driver
-        self._prepared_claims = prepared_claims
-        self._tracker = tracker
-        self._resolver = resolver
-        self._owners: dict[str, str] = {}
-        """Claim UID to the UID of the pod that used it first."""
+    _driver: Callable[[], Driver]
+    _prepared_claims: Callable[[], PreparedClaims]
+    _tracker: ContainerTracker
+    _resolver: ClaimResolver
+    _owners: dict[str, str] = field(default_factory=dict)
+    """Claim UID to the UID of the pod that used it first."""
 
     def users_of(self, claim_uid: str) -> list[TrackedContainer]:
         """The containers that were rightfully created with a claim and are not known to have stopped.

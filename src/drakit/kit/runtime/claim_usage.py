@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from drakit.cgroups.tree import CgroupTree
 from drakit.core.cpuset import CpuSet
@@ -17,20 +18,14 @@ from drakit.kit.runtime.tracking import TrackedContainer
 log = get_logger(__name__)
 
 
+@dataclass(eq=False, slots=True)
 class ClaimUsage:
-    """Whether a claim is in use, according to the runtime and the kernel (*tree*)."""
+    """Whether a claim is in use, according to the runtime and the kernel."""
 
-    def __init__(
-        self,
-        driver: Callable[[], Driver],
-        checkpoint: Checkpoint,
-        enforcer: Enforcer,
-        tree: CgroupTree | None,
-    ) -> None:
-        self._driver = driver
-        self._checkpoint = checkpoint
-        self._enforcer = enforcer
-        self._tree = tree
+    _driver: Callable[[], Driver]
+    _checkpoint: Checkpoint
+    _enforcer: Enforcer
+    _tree: CgroupTree | None
 
     def user_of(self, claim_uid: str) -> str | None:
         """A container that was created with the claim and has not ended; None without one."""

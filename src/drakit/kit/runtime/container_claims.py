@@ -17,7 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from drakit.kit.claims import cdi_names as names
+from drakit.kit.claims.cdi_names import (
+    MARKER_PREFIX,
+    MOST_MARKERS,
+    ClaimReferences,
+    ClaimRequest,
+    index_by_device,
+    index_by_marker,
+    marker_variable,
+)
 from drakit.kit.driver import Driver, PreparedClaim, PreparedClaims, RejectedError
 from drakit.wire.nri.values import NriContainer, PodSandbox
 
@@ -54,8 +62,8 @@ class ClaimResolver:
         self.trust_cdi = trust_cdi
         self.confirmed: frozenset[tuple[str, str]] = frozenset()
         """(claim UID, pod UID) pairs that the API server confirmed in addition to the checkpoint's."""
-        self._devices: tuple[PreparedClaims, str, dict[str, names.ClaimRequest]] | None = None
-        self._markers: tuple[PreparedClaims, dict[str, names.ClaimRequest]] | None = None
+        self._devices: tuple[PreparedClaims, str, dict[str, ClaimRequest]] | None = None
+        self._markers: tuple[PreparedClaims, dict[str, ClaimRequest]] | None = None
 
     def confirm(self, claim_uid: str, pod_uid: str) -> None:
         """Record that the claim is reserved for the pod, as the API server reports."""
@@ -70,8 +78,8 @@ class ClaimResolver:
         return pod_uid in claim.consumers or (claim.uid, pod_uid) in self.confirmed
 
     def requests(
-        self, pod: PodSandbox, name: str, references: names.ClaimReferences
-    ) -> tuple[names.ClaimRequest, ...]:
+        self, pod: PodSandbox, name: str, references: ClaimReferences
+    ) -> tuple[ClaimRequest, ...]:
         """The requests that container *name* of *pod* may use. Raises :class:`RejectedError`."""
         if references.devices:
             return self._by_device(name, references)
@@ -82,7 +90,7 @@ class ClaimResolver:
         return self._by_marker(pod, name, references)
 
     def check_reported(
-        self, pod: PodSandbox, reported: NriContainer, references: names.ClaimReferences
+        self, pod: PodSandbox, reported: NriContainer, references: ClaimReferences
     ) -> None:
         """Reject a new container whose claim the runtime should have reported but did not.
 
@@ -92,24 +100,20 @@ class ClaimResolver:
             return
         for request in self._of_own_pod(pod, references):
             raise RejectedError(
-                f"container {reported.name} carries {names.marker_variable(request)}, a claim of its "
+                f"container {reported.name} carries {marker_variable(request)}, a claim of its "
                 f"pod, but the runtime reports no CDI device for it: it would run without its "
                 f"resources. Remove the variable from the pod if it is set there; otherwise this "
                 f"runtime release does not report CDI devices, please file an issue with its version",
                 reason="missing-device",
             )
 
-    def _of_own_pod(
-        self, pod: PodSandbox, references: names.ClaimReferences
-    ) -> tuple[names.ClaimRequest, ...]:
+    def _of_own_pod(self, pod: PodSandbox, references: ClaimReferences) -> tuple[ClaimRequest, ...]:
         """The markers of claims that are reserved for the pod itself."""
         index, claims = self._marker_index(), self._prepared_claims().entries
         found = [index[marker] for marker in references.markers if marker in index]
         return tuple(each for each in found if self.is_reserved(claims[each.uid], pod.uid))
 
-    def _by_device(
-        self, name: str, references: names.ClaimReferences
-    ) -> tuple[names.ClaimRequest, ...]:
+    def _by_device(self, name: str, references: ClaimReferences) -> tuple[ClaimRequest, ...]:
         index = self._device_index()
         for device in references.devices:
             if device not in index:
@@ -121,12 +125,12 @@ class ClaimResolver:
         return tuple(dict.fromkeys(index[device] for device in references.devices))
 
     def _by_marker(
-        self, pod: PodSandbox, name: str, references: names.ClaimReferences
-    ) -> tuple[names.ClaimRequest, ...]:
-        if len(references.markers) > names.MOST_MARKERS:
+        self, pod: PodSandbox, name: str, references: ClaimReferences
+    ) -> tuple[ClaimRequest, ...]:
+        if len(references.markers) > MOST_MARKERS:
             raise RejectedError(
-                f"container {name} carries more than {names.MOST_MARKERS} variables "
-                f"{names.MARKER_PREFIX}*; remove them from the pod",
+                f"container {name} carries more than {MOST_MARKERS} variables "
+                f"{MARKER_PREFIX}*; remove them from the pod",
                 reason="foreign-claim",
             )
         index, claims = self._marker_index(), self._prepared_claims().entries
@@ -149,14 +153,14 @@ class ClaimResolver:
                 )
         return tuple(index[marker] for marker in references.markers)
 
-    def _device_index(self) -> dict[str, names.ClaimRequest]:
+    def _device_index(self) -> dict[str, ClaimRequest]:
         claims, kind = self._prepared_claims(), self._driver().cdi_kind
         if self._devices is None or self._devices[0] is not claims or self._devices[1] != kind:
-            self._devices = (claims, kind, names.index_by_device(kind, claims))
+            self._devices = (claims, kind, index_by_device(kind, claims))
         return self._devices[2]
 
-    def _marker_index(self) -> dict[str, names.ClaimRequest]:
+    def _marker_index(self) -> dict[str, ClaimRequest]:
         claims = self._prepared_claims()
         if self._markers is None or self._markers[0] is not claims:
-            self._markers = (claims, names.index_by_marker(claims))
+            self._markers = (claims, index_by_marker(claims))
         return self._markers[1]

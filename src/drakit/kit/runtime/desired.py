@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from drakit.core.cpuset import CpuSet
-from drakit.kit.claims import cdi_names as names
+from drakit.kit.claims.cdi_names import (
+    ClaimRequest,
+)
 from drakit.kit.driver import (
     ClaimUse,
     ContainerView,
@@ -30,20 +33,14 @@ class Decision(NamedTuple):
     conflict: str | None = None
 
 
+@dataclass(eq=False, slots=True)
 class ResourceCalculator:
     """Computes desired resources by calling the driver's ``enforce``. Pure: nothing is recorded."""
 
-    def __init__(
-        self,
-        driver: Callable[[], Driver],
-        prepared_claims: Callable[[], PreparedClaims],
-        resolver: ClaimResolver,
-        owners: ClaimOwners,
-    ) -> None:
-        self._driver = driver
-        self._prepared_claims = prepared_claims
-        self._resolver = resolver
-        self._owners = owners
+    _driver: Callable[[], Driver]
+    _prepared_claims: Callable[[], PreparedClaims]
+    _resolver: ClaimResolver
+    _owners: ClaimOwners
 
     def desired(self, container: TrackedContainer) -> DesiredResources:
         """The resources a container must have now; raises :class:`RejectedError`."""
@@ -79,7 +76,7 @@ class ResourceCalculator:
 
     def view(self, container: TrackedContainer, *, rejected_ok: bool = False) -> ContainerView:
         """A container as drivers see it; *rejected_ok*: without claims if it must not use them."""
-        requests: tuple[names.ClaimRequest, ...] = ()
+        requests: tuple[ClaimRequest, ...] = ()
         if container.references_claims:
             try:
                 requests = self._requests(container)
@@ -88,12 +85,10 @@ class ResourceCalculator:
                     raise
         return self._view(container, requests)
 
-    def _requests(self, container: TrackedContainer) -> tuple[names.ClaimRequest, ...]:
+    def _requests(self, container: TrackedContainer) -> tuple[ClaimRequest, ...]:
         return self._resolver.requests(container.pod, container.reported.name, container.references)
 
-    def _view(
-        self, container: TrackedContainer, requests: Sequence[names.ClaimRequest]
-    ) -> ContainerView:
+    def _view(self, container: TrackedContainer, requests: Sequence[ClaimRequest]) -> ContainerView:
         pod, reported = container.pod, container.reported
         return ContainerView(
             id=reported.id,
@@ -110,9 +105,7 @@ class ResourceCalculator:
             hugepage_limits=container.kubelet_limits.hugepage_limits,
         )
 
-    def _uses(
-        self, requests: Sequence[names.ClaimRequest], pod: PodSandbox
-    ) -> tuple[ClaimUse, ...]:
+    def _uses(self, requests: Sequence[ClaimRequest], pod: PodSandbox) -> tuple[ClaimUse, ...]:
         by_claim: dict[str, list[str]] = {}
         for each in requests:
             by_claim.setdefault(each.uid, []).append(each.request)

@@ -121,14 +121,14 @@ def find_intruders(
     return found
 
 
+@dataclass(eq=False, slots=True)
 class _Comparison:
     """Compares files with desired resources; a correct text is parsed only once."""
 
-    def __init__(self, enforcer: Enforcer, tree: CgroupTree, only: Collection[str] | None) -> None:
-        self._enforcer = enforcer
-        self._tree = tree
-        self._only = only
-        self._correct: dict[tuple[str, str], CpuSet | str] = {}
+    _enforcer: Enforcer
+    _tree: CgroupTree
+    _only: Collection[str] | None
+    _correct: dict[tuple[str, str], CpuSet | str] = field(default_factory=dict)
 
     def of(self, container: TrackedContainer) -> Iterator[Drift]:
         """The files of a container that differ from its desired resources."""
@@ -161,13 +161,13 @@ class _Comparison:
         return correct
 
 
+@dataclass(eq=False, slots=True)
 class DriftRepair:
-    """Repairs drift in the cgroups of *tree*, and counts it."""
+    """Repairs drift in cgroups, and counts it."""
 
-    def __init__(self, enforcer: Enforcer, tree: CgroupTree, metrics: HostMetrics) -> None:
-        self._enforcer = enforcer
-        self._tree = tree
-        self._metrics = metrics
+    _enforcer: Enforcer
+    _tree: CgroupTree
+    _metrics: HostMetrics
 
     async def verify(
         self, container_ids: Sequence[str] | None, push: Callable[[], Awaitable[None]]

@@ -21,7 +21,10 @@ import msgspec
 
 from drakit.core.cpuset import CpuSet
 from drakit.core.log import get_logger
-from drakit.kit.claims import cdi_names as names
+from drakit.kit.claims.cdi_names import (
+    ClaimReferences,
+    claim_references,
+)
 from drakit.kit.driver import ClaimUse, Driver, PreparedClaims, RejectedError
 from drakit.kit.reconciler import PodView
 from drakit.kit.runtime.claim_owners import ClaimOwners
@@ -359,10 +362,10 @@ class Enforcer:
             cpu_list=reported.resources.cpus,
         )
 
-    def _references(self, reported: NriContainer) -> tuple[NriContainer, names.ClaimReferences]:
+    def _references(self, reported: NriContainer) -> tuple[NriContainer, ClaimReferences]:
         """The report without its environment, to save memory, and the claims it refers to."""
         kind = self._driver().cdi_kind
-        references = names.claim_references(kind, reported.cdi_devices, reported.env)
+        references = claim_references(kind, reported.cdi_devices, reported.env)
         return msgspec.structs.replace(reported, env=()), references
 
     def _note_conflict(self, container: TrackedContainer, decision: Decision) -> None:

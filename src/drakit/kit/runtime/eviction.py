@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from drakit.cgroups.tree import CgroupTree
@@ -17,13 +18,13 @@ _EVICTION_SECONDS: Final = 3.0
 """How long a prepare waits for containers to leave the claim's CPUs; then the kubelet retries."""
 
 
+@dataclass(eq=False, slots=True)
 class Evictor:
     """Moves containers off CPUs: in the kernel where cgroups can be written, else by the runtime."""
 
-    def __init__(self, enforcer: Enforcer, pusher: Pusher, tree: CgroupTree | None) -> None:
-        self._enforcer = enforcer
-        self._pusher = pusher
-        self._tree = tree
+    _enforcer: Enforcer
+    _pusher: Pusher
+    _tree: CgroupTree | None
 
     async def evict_others(self, claim: PreparedClaim, cpus: CpuSet) -> None:
         """Move all containers off *cpus* except those of *claim*.

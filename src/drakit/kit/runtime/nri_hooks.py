@@ -12,11 +12,9 @@ and, where cgroups are writable, written directly (:mod:`drakit.kit.runtime.drif
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import os
-import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from drakit.cgroups.tree import CgroupTree
@@ -32,12 +30,13 @@ from drakit.kit.runtime.claim_usage import ClaimUsage
 from drakit.kit.runtime.confinement import ConfinementReport, find_confined
 from drakit.kit.runtime.drift import DriftRepair
 from drakit.kit.runtime.enforcer import Enforcer
+from drakit.kit.runtime.event_metrics import measured
 from drakit.kit.runtime.eviction import Evictor
 from drakit.kit.runtime.reservations import ReservationChecker
+from drakit.kit.runtime.status import RuntimeStatus
 from drakit.kit.runtime.updates import Pusher
-from drakit.kit.telemetry.logs import about
 from drakit.kit.telemetry.metrics import Gauge, HostMetrics
-from drakit.wire.nri.handler import Cause, ContainerRejectedError, Disconnect, Handler, RuntimeInfo
+from drakit.wire.nri.handler import Disconnect, Handler, RuntimeInfo
 from drakit.wire.nri.options import PluginOptions
 from drakit.wire.nri.plugin import NriPlugin
 from drakit.wire.nri.values import Adjustment, ContainerUpdate, NriContainer, PodSandbox, Resources
@@ -50,12 +49,12 @@ Hook = Callable[Concatenate["RuntimeHost", P], Coroutine[Any, Any, T]]
 
 
 def _event(name: str) -> Callable[[Hook[P, T]], Hook[P, T]]:
-    """Wrap a handler: refreshed checkpoint, metrics, logs with pod and container, rejections."""
+    """Wrap a handler: measured, with a refreshed checkpoint."""
 
     def wrap(hook: Hook[P, T]) -> Hook[P, T]:
         @functools.wraps(hook)
         async def handle(self: RuntimeHost, /, *args: P.args, **kwargs: P.kwargs) -> T:
-            with about(**_identity(args)), self._measured(name):
+            with measured(name, self._metrics, args):
                 self._checkpoint.refresh()
                 return await hook(self, *args, **kwargs)
 
@@ -84,7 +83,7 @@ class RuntimeHost(Handler):
         """*source* confirms that a claim is reserved for a pod that the kubelet did not report."""
         self._driver = driver
         self._checkpoint = checkpoint
-        self._options = options
+        self._nri_off = options.nri == "off"
         self._metrics = metrics
         self.enforcer = Enforcer(driver, lambda: checkpoint.prepared_claims)
         self.plugin = NriPlugin(
@@ -106,62 +105,38 @@ class RuntimeHost(Handler):
         """UIDs of claims with a CDI spec at start: evidence of a claim even if its record is lost."""
         self.reconcile: Callable[[], Awaitable[None]] | None = None
         """Called after a change of pods, before the answer (:mod:`drakit.kit.reconciler`)."""
-        self.ready = asyncio.Event()
-        """Set once claims can be served: synchronized, standby, or NRI known to be off and optional."""
-        self._standby = False
-        self._synchronized = False
-        self._last_end: Disconnect | None = None
+        self.status = RuntimeStatus(options.nri)
+        self.ready = self.status.ready
         self._tasks: set[asyncio.Task[None]] = set()
         metrics.add_source(self._gauges)
 
     async def run(self, lock_path: str) -> None:
         """Serve the runtime until cancelled, after the other instance has ended."""
-        if self._options.nri == "off":
+        if self._nri_off:
             log.warning("NRI is off by configuration, containers are not pinned by this driver")
-            self.ready.set()
+            self.status.ready.set()
             return
         lock = FileLock(lock_path)
         while not lock.try_acquire():
-            if not self._standby:
-                log.info("another instance serves the runtime, in standby until it ends")
-            self._standby = True
-            self.ready.set()
+            self.status.stand_by()
             await asyncio.sleep(_STANDBY_POLL_SECONDS)
-        self._standby = False
-        if self._options.nri == "required":
-            self.ready.clear()
+        self.status.activate()
         try:
             await self.plugin.run(self)
         finally:
-            self._synchronized = False
+            self.status.synchronized = False
             lock.release()
 
     @property
     def problem(self) -> str | None:
         """Why containers cannot be served now; None if they can, or if that is optional."""
-        if self._synchronized or self._standby or self._options.nri == "off":
-            return None
-        if self._last_end is None:
-            return "not yet synchronized with the container runtime"
-        return None if self._is_optional(self._last_end) else str(self._last_end)
-
-    @property
-    def state(self) -> str:
-        """``synchronized``, ``standby``, ``off`` or ``disconnected``."""
-        if self._options.nri == "off":
-            return "off"
-        if self._standby:
-            return "standby"
-        return "synchronized" if self._synchronized else "disconnected"
-
-    def _is_optional(self, end: Disconnect) -> bool:
-        return self._options.nri == "optional" and end.cause is Cause.NO_SOCKET
+        return self.status.problem
 
     # -- changes that do not come from the runtime ------------------------------------------------
 
     async def checkpoint_changed(self) -> None:
         """Push the updates that follow from a changed checkpoint, if the runtime accepts them."""
-        if self._synchronized:  # otherwise the synchronization includes them
+        if self.status.synchronized:  # otherwise the synchronization includes them
             await self.pusher.push()
 
     async def evict_others(self, claim: PreparedClaim) -> None:
@@ -169,20 +144,20 @@ class RuntimeHost(Handler):
 
         Raises :class:`RejectedError` if that takes too long.
         """
-        if self._synchronized:
+        if self.status.synchronized:
             self._spawn(self.checkpoint_changed())
             if cpus := exclusive_cpus(claim, self._driver()):
                 await self._evictor.evict_others(claim, cpus)
 
     def user_of(self, claim_uid: str) -> str | None:
         """A container that was created with the claim and has not ended; None without one."""
-        if self._standby:
+        if self.status.state == "standby":
             return self._usage.standby_user_of(claim_uid)
         return self._usage.user_of(claim_uid)
 
     async def verify(self, container_ids: Sequence[str] | None = None) -> None:
         """Compare the cgroups of the given or all containers with desired resources, and repair."""
-        if not self._synchronized or self._tree is None or self._repair is None:
+        if not self.status.synchronized or self._tree is None or self._repair is None:
             return
         if container_ids is None:
             self._confinement.update(find_confined(self.enforcer, self._tree))
@@ -204,13 +179,9 @@ class RuntimeHost(Handler):
 
     def disconnected(self, end: Disconnect) -> None:
         """Record the end of the connection, or why it cannot be made."""
-        if self._synchronized:
+        if self.status.synchronized:
             self._metrics.reconnects.inc()
-        self._synchronized = False
-        self._last_end = end
-        if self._is_optional(end):
-            log.warning("no NRI socket, not enforcing as configured (nri: optional)", error=end)
-            self.ready.set()
+        self.status.disconnect(end)
 
     @_event("synchronize")
     async def synchronize(
@@ -221,8 +192,7 @@ class RuntimeHost(Handler):
         self._read_kernel_cpusets()
         self._usage.hold_lost_claims(self.specs_at_start)
         updates = self.enforcer.collect_updates()
-        self._synchronized = True
-        self.ready.set()
+        self.status.connect()
         self._spawn(self._reconcile())
         conflicts = self.enforcer.conflicts()
         if conflicts:
@@ -385,45 +355,17 @@ class RuntimeHost(Handler):
                 mems = str(files.mems or "")
                 self.enforcer.note_kernel_cpuset(container_id, str(files.cpus), mems)
 
-    @contextlib.contextmanager
-    def _measured(self, event: str) -> Iterator[None]:
-        """Measure the handling of an event, and convert a rejection to NRI's."""
-        begin, events = time.perf_counter(), self._metrics.runtime_events
-        self._metrics.contact("runtime")
-        try:
-            yield
-            events.labels(event, "success").inc()
-        except RejectedError as error:
-            events.labels(event, "refused").inc()
-            self._metrics.rejections.labels("enforce", error.reason).inc()
-            log.warning("container rejected", error=error)
-            raise ContainerRejectedError(str(error)) from error
-        except Exception:
-            events.labels(event, "error").inc()
-            raise
-        finally:
-            self._metrics.runtime_seconds.labels(event).observe(time.perf_counter() - begin)
-
     def _gauges(self) -> list[Gauge]:
         containers = self.enforcer.containers.values()
         with_devices = sum(1 for each in containers if each.reported.cdi_devices)
         conflicts = len(self.enforcer.conflicts())
         return [
             Gauge(
-                "runtime_synchronized", "1 while synchronized with the runtime.", self._synchronized
+                "runtime_synchronized",
+                "1 while synchronized with the runtime.",
+                self.status.synchronized,
             ),
             Gauge("containers", "Containers known.", len(containers)),
             Gauge("containers_with_devices", "Containers with CDI devices.", with_devices),
             Gauge("containers_in_conflict", "Containers that cannot be served.", conflicts),
         ]
-
-
-def _identity(arguments: tuple[object, ...]) -> dict[str, str]:
-    """The fields that identify the pod and the container of an event in logs."""
-    identity: dict[str, str] = {}
-    for each in arguments:
-        if isinstance(each, PodSandbox):
-            identity |= {"pod": f"{each.namespace}/{each.name}", "pod_uid": each.uid}
-        elif isinstance(each, NriContainer):
-            identity["container"] = each.name
-    return identity

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from drakit.core.log import get_logger
@@ -25,13 +26,13 @@ _MAX_DENIALS: Final = 1000
 T = TypeVar("T")
 
 
+@dataclass(eq=False, slots=True)
 class ReservationChecker:
-    """Confirms reservations with *source* (the API server) and records them in *enforcer*."""
+    """Confirms reservations with the API server and records them in the enforcer."""
 
-    def __init__(self, enforcer: Enforcer, source: ClaimSource | None) -> None:
-        self._enforcer = enforcer
-        self._source = source
-        self._denied: dict[tuple[str, str], float] = {}
+    _enforcer: Enforcer
+    _source: ClaimSource | None
+    _denied: dict[tuple[str, str], float] = field(default_factory=dict)
 
     async def confirming(self, ask: Callable[[], T]) -> T:
         """Call *ask*, again after each reservation it lacks and the API server confirms."""

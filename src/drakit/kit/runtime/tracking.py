@@ -8,7 +8,10 @@ from types import MappingProxyType
 
 from drakit.cgroups.tree import relative_path
 from drakit.core.cpuset import CpuSet
-from drakit.kit.claims import cdi_names as names
+from drakit.kit.claims.cdi_names import (
+    NO_REFERENCES,
+    ClaimReferences,
+)
 from drakit.wire.nri.values import NOTHING, NriContainer, PodSandbox, Resources
 
 
@@ -19,7 +22,7 @@ class TrackedContainer:
     pod: PodSandbox
     reported: NriContainer
     """As reported by the runtime, without its environment."""
-    references: names.ClaimReferences
+    references: ClaimReferences
     last_sent: Resources | None
     """Resources that the runtime was last asked to set; None when they may not be in effect."""
     kubelet_limits: Resources = NOTHING
@@ -52,7 +55,7 @@ class TrackedContainer:
     @property
     def references_claims(self) -> bool:
         """Whether it refers to any claim, whether or not it is allowed to use it."""
-        return self.references is not names.NO_REFERENCES
+        return self.references is not NO_REFERENCES
 
     def is_pinned_to(self, cpus: CpuSet) -> bool:
         """Whether it is limited to a subset of *cpus*."""
