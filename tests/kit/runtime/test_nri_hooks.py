@@ -253,7 +253,7 @@ async def test_a_second_pod_that_shares_the_claim_is_served_though_the_kubelet_n
         again = await it.runtime.run(pod.id, "main", cdi_devices=devices)
         assert again.cpus == "2-3"
         await it.runtime.remove_pod(pod.id)
-        assert not it.host.enforcer.confirmed
+        assert not it.host.enforcer._resolver.confirmed
 
 
 async def test_a_shared_claims_second_pod_is_confirmed_after_a_restart_of_the_driver(
@@ -269,7 +269,7 @@ async def test_a_shared_claims_second_pod_is_confirmed_after_a_restart_of_the_dr
         it.host = RuntimeHost(Pinner, it.checkpoint, it.options, HostMetrics("dra.toy"), it.claims)
         it.start()
         await it.runtime.plugin_ready()
-        await until(lambda: it.host.enforcer.confirmed)
+        await until(lambda: it.host.enforcer._resolver.confirmed)
         await it.runtime.run((await it.runtime.run_pod("any")).id, "any")
         assert container.cpus == "2-3"
         assert not it.host.enforcer.conflicts()

@@ -15,6 +15,7 @@ without the device name is a contradiction: the new container is rejected
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from drakit.kit.claims.cdi_names import (
@@ -62,8 +63,6 @@ class ClaimResolver:
         self.trust_cdi = trust_cdi
         self.confirmed: frozenset[tuple[str, str]] = frozenset()
         """(claim UID, pod UID) pairs that the API server confirmed in addition to the checkpoint's."""
-        self._devices: tuple[PreparedClaims, str, dict[str, ClaimRequest]] | None = None
-        self._markers: tuple[PreparedClaims, dict[str, ClaimRequest]] | None = None
 
     def confirm(self, claim_uid: str, pod_uid: str) -> None:
         """Record that the claim is reserved for the pod, as the API server reports."""
@@ -82,12 +81,12 @@ class ClaimResolver:
     ) -> tuple[ClaimRequest, ...]:
         """The requests that container *name* of *pod* may use. Raises :class:`RejectedError`."""
         if references.devices:
-            return self._by_device(name, references)
+            return self._from_devices(name, references)
         if not references.markers:
             return ()
         if self.trust_cdi:
             return self._of_own_pod(pod, references)
-        return self._by_marker(pod, name, references)
+        return self._from_markers(pod, name, references)
 
     def check_reported(
         self, pod: PodSandbox, reported: NriContainer, references: ClaimReferences
@@ -109,12 +108,13 @@ class ClaimResolver:
 
     def _of_own_pod(self, pod: PodSandbox, references: ClaimReferences) -> tuple[ClaimRequest, ...]:
         """The markers of claims that are reserved for the pod itself."""
-        index, claims = self._marker_index(), self._prepared_claims().entries
+        prepared = self._prepared_claims()
+        index, claims = _by_marker(prepared), prepared.entries
         found = [index[marker] for marker in references.markers if marker in index]
         return tuple(each for each in found if self.is_reserved(claims[each.uid], pod.uid))
 
-    def _by_device(self, name: str, references: ClaimReferences) -> tuple[ClaimRequest, ...]:
-        index = self._device_index()
+    def _from_devices(self, name: str, references: ClaimReferences) -> tuple[ClaimRequest, ...]:
+        index = _by_device(self._driver().cdi_kind, self._prepared_claims())
         for device in references.devices:
             if device not in index:
                 raise RejectedError(
@@ -124,7 +124,7 @@ class ClaimResolver:
                 )
         return tuple(dict.fromkeys(index[device] for device in references.devices))
 
-    def _by_marker(
+    def _from_markers(
         self, pod: PodSandbox, name: str, references: ClaimReferences
     ) -> tuple[ClaimRequest, ...]:
         if len(references.markers) > MOST_MARKERS:
@@ -133,7 +133,8 @@ class ClaimResolver:
                 f"{MARKER_PREFIX}*; remove them from the pod",
                 reason="foreign-claim",
             )
-        index, claims = self._marker_index(), self._prepared_claims().entries
+        prepared = self._prepared_claims()
+        index, claims = _by_marker(prepared), prepared.entries
         found = {marker: index[marker] for marker in references.markers if marker in index}
         for marker, request in found.items():
             claim = claims[request.uid]
@@ -153,14 +154,7 @@ class ClaimResolver:
                 )
         return tuple(index[marker] for marker in references.markers)
 
-    def _device_index(self) -> dict[str, ClaimRequest]:
-        claims, kind = self._prepared_claims(), self._driver().cdi_kind
-        if self._devices is None or self._devices[0] is not claims or self._devices[1] != kind:
-            self._devices = (claims, kind, index_by_device(kind, claims))
-        return self._devices[2]
 
-    def _marker_index(self) -> dict[str, ClaimRequest]:
-        claims = self._prepared_claims()
-        if self._markers is None or self._markers[0] is not claims:
-            self._markers = (claims, index_by_marker(claims))
-        return self._markers[1]
+# Prepared claims are immutable and compare by identity: an index is made once for each version of them.
+_by_device = functools.lru_cache(maxsize=2)(index_by_device)
+_by_marker = functools.lru_cache(maxsize=2)(index_by_marker)

@@ -200,6 +200,17 @@ class DriftRepair:
             write_directly(drifts, self._tree, self._metrics)
 
 
+def read_cpusets(enforcer: Enforcer, tree: CgroupTree | None) -> None:
+    """Record the cpusets of the kernel, for runtimes that report those of the creation."""
+    for container_id, container in enforcer.containers.items():
+        path = container.cgroup_path
+        files = tree.cpuset(path) if tree is not None and path is not None else None
+        if files is None or files.cpus is None:
+            enforcer.mark_unsent([container_id])
+        else:
+            enforcer.note_kernel_cpuset(container_id, str(files.cpus), str(files.mems or ""))
+
+
 def write_directly(drifts: Iterable[Drift], tree: CgroupTree, metrics: HostMetrics) -> list[Drift]:
     """Write the desired values into the cgroups; returns those that could not be written."""
     left = []

@@ -15,7 +15,7 @@ checkpoint or the driver changed, and then with lookups only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -25,7 +25,7 @@ from drakit.kit.claims.cdi_names import (
     ClaimReferences,
     claim_references,
 )
-from drakit.kit.driver import ClaimUse, Driver, PreparedClaims, RejectedError
+from drakit.kit.driver import ClaimUse, ContainerView, Driver, PreparedClaims, RejectedError
 from drakit.kit.reconciler import PodView
 from drakit.kit.runtime.claim_owners import ClaimOwners
 from drakit.kit.runtime.container_claims import ClaimResolver, ForeignClaimError
@@ -69,6 +69,7 @@ class Enforcer:
         """Containers whose desired resources may differ from those last sent."""
         self._computed_for: tuple[Driver, PreparedClaims] | None = None
         self.containers: Mapping[str, TrackedContainer] = self._tracker.containers
+        self.pod_started = self._tracker.start_pod
         self.has_stopped = self._tracker.has_stopped
         self.referenced_claims = self._tracker.referenced_claims
         self.users_of = self._owners.users_of
@@ -86,11 +87,6 @@ class Enforcer:
     def trust_cdi(self, trust: bool) -> None:
         self._resolver.trust_cdi = trust
         self._computed_for = None
-
-    @property
-    def confirmed(self) -> Collection[tuple[str, str]]:
-        """(claim UID, pod UID) pairs that the API server confirmed in addition to the checkpoint's."""
-        return self._resolver.confirmed
 
     def confirm(self, claim_uid: str, pod_uid: str) -> None:
         """Record that the claim is reserved for the pod, as the API server reports."""
@@ -188,10 +184,6 @@ class Enforcer:
             self._release(container.pod.uid)
         return container
 
-    def pod_started(self, pod: PodSandbox) -> None:
-        """Record that a pod's sandbox runs."""
-        self._tracker.start_pod(pod)
-
     def pod_stopped(self, pod: PodSandbox) -> None:
         """Record that a sandbox was stopped: it keeps only the claims its containers still use."""
         if pod.id in self._tracker.pods:
@@ -224,11 +216,8 @@ class Enforcer:
         them exclusively.
         """
         driver, prepared_claims = self._driver(), self._prepared_claims()
-        if (
-            self._computed_for is None
-            or self._computed_for[1] is not prepared_claims
-            or (self._computed_for[0] is not driver and self._computed_for[0] != driver)
-        ):
+        last_driver, last_claims = self._computed_for or (None, None)
+        if last_claims is not prepared_claims or last_driver != driver:
             self._outdated = set(self.containers)
         self._computed_for = (driver, prepared_claims)
         self._outdated &= self.containers.keys()
@@ -310,20 +299,18 @@ class Enforcer:
         return self._calculator.view(container).uses
 
     def pod_views(self) -> list[PodView]:
-        """All pods with their containers, for the reconciler; conflicts use no claims."""
-        containers: dict[str, list[TrackedContainer]] = {}
-        for container in self.containers.values():
-            containers.setdefault(container.pod.id, []).append(container)
+        """All pods with their containers, for the reconciler; containers in conflict use no claims."""
+        views: dict[str, list[ContainerView]] = {}
+        for each in self.containers.values():
+            view = self._calculator.view(each, rejected_ok=True)
+            views.setdefault(each.pod.id, []).append(view)
         return [
             PodView(
                 uid=pod.uid,
                 name=pod.name,
                 namespace=pod.namespace,
                 cgroup_parent=pod.cgroup_parent,
-                containers=tuple(
-                    self._calculator.view(each, rejected_ok=True)
-                    for each in containers.get(pod.id, ())
-                ),
+                containers=tuple(views.get(pod.id, ())),
                 annotations=pod.annotations,
             )
             for pod in self._tracker.pods.values()

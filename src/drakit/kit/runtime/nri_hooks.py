@@ -28,7 +28,7 @@ from drakit.kit.driver import Driver, PreparedClaim, RejectedError
 from drakit.kit.runtime.claim_owners import exclusive_cpus
 from drakit.kit.runtime.claim_usage import ClaimUsage
 from drakit.kit.runtime.confinement import ConfinementReport, find_confined
-from drakit.kit.runtime.drift import DriftRepair
+from drakit.kit.runtime.drift import DriftRepair, read_cpusets
 from drakit.kit.runtime.enforcer import Enforcer
 from drakit.kit.runtime.event_metrics import measured
 from drakit.kit.runtime.eviction import Evictor
@@ -189,7 +189,9 @@ class RuntimeHost(Handler):
     ) -> Sequence[ContainerUpdate]:
         """Track all pods and containers; returns the updates they need."""
         self.enforcer.replace_all(pods, containers)
-        self._read_kernel_cpusets()
+        runtime = self.plugin.runtime
+        if runtime is not None and not runtime.features.reports_current_resources:
+            read_cpusets(self.enforcer, self._tree)
         self._usage.hold_lost_claims(self.specs_at_start)
         updates = self.enforcer.collect_updates()
         self.status.connect()
@@ -340,20 +342,6 @@ class RuntimeHost(Handler):
         if updates:
             self._metrics.container_updates.labels("answered").inc(len(updates))
         return updates
-
-    def _read_kernel_cpusets(self) -> None:
-        """Read CPUs from the kernel if the runtime reports the resources of the creation."""
-        runtime = self.plugin.runtime
-        if runtime is None or runtime.features.reports_current_resources:
-            return
-        for container_id, container in self.enforcer.containers.items():
-            path = container.cgroup_path
-            files = self._tree.cpuset(path) if self._tree is not None and path is not None else None
-            if files is None or files.cpus is None:
-                self.enforcer.mark_unsent([container_id])
-            else:
-                mems = str(files.mems or "")
-                self.enforcer.note_kernel_cpuset(container_id, str(files.cpus), mems)
 
     def _gauges(self) -> list[Gauge]:
         containers = self.enforcer.containers.values()
