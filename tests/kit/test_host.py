@@ -497,7 +497,7 @@ async def test_a_thousand_idle_http_clients_keep_no_claim_from_being_prepared() 
             await clients.communicate()
 
 
-@pytest.mark.parametrize("name", ["rediscover", "verify", "_mend_sockets"])
+@pytest.mark.parametrize("name", ["rediscover", "verify", "_restore_sockets"])
 async def test_a_defect_in_periodic_work_does_not_end_the_host(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -530,7 +530,7 @@ async def test_a_defect_while_containers_are_brought_in_line_does_not_end_the_ho
             await plain()
 
         monkeypatch.setattr(host.runtime, "checkpoint_changed", checkpoint_changed)
-        host._checkpoint_changed(host.checkpoint.prepared_claims)
+        host.claims_changed(host.checkpoint.prepared_claims, update_containers=True)
         await eventually(lambda: not broken, "it is tried again until it succeeds")
         await eventually(lambda: host.conditions()["tasks"] is None, "and then all is well")
         assert b'task_failures_total{task="containers"} 2.0' in host.metrics.exposition()

@@ -22,7 +22,7 @@ from drakit.core.filelock import FileLock
 from drakit.core.log import get_logger
 from drakit.kit.claims import cdi_names as names
 from drakit.kit.claims.checkpoint import Checkpoint
-from drakit.kit.claims.preparer import ClaimSource
+from drakit.kit.claims.resource_claims import ClaimSource
 from drakit.kit.config.options import HostOptions
 from drakit.kit.driver import Driver, PreparedClaim, RejectedError
 from drakit.kit.runtime.claim_owners import exclusive_cpus

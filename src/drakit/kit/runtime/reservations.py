@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from drakit.core.log import get_logger
-from drakit.kit.claims.preparer import ClaimSource, ClaimSourceError
+from drakit.kit.claims.resource_claims import ClaimSource, ClaimSourceError
 from drakit.kit.runtime.container_claims import ForeignClaimError
 from drakit.kit.runtime.enforcer import Enforcer
 
