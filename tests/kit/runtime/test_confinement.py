@@ -114,7 +114,7 @@ async def test_a_shared_container_on_claimed_cpus_is_reported_and_one_with_fewer
         assert " effective_cpus=2-3 " in warning
 
 
-async def test_a_cpu_that_is_offline_is_nobodys_limit(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_offline_cpu_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
     async with kernel() as node:
         node.allow(str(Path(node.owner).parent), "1-3")
         node.settle(ALL - CpuSet([3]))

@@ -34,7 +34,7 @@ from drakit.wire.nri.values import NriContainer, PodSandbox, State
 
 
 @pytest.mark.parametrize("ran", [True, False])
-def test_what_the_runtime_is_still_filling_in_is_no_drift_but_put_right(
+def test_files_that_the_runtime_is_still_writing_are_not_drift_but_corrected(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, ran: bool
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -172,7 +172,7 @@ def test_a_text_that_is_right_for_one_container_may_be_wrong_for_the_next(tmp_pa
     assert [d.container_id for d in find_drift(node.enforcer, node.tree)] == ["b", "d"]
 
 
-def test_whoever_is_allowed_on_the_newcomer_s_cpus_is_found(tmp_path: Path) -> None:
+def test_containers_allowed_on_the_cpus_of_a_new_one_are_found(tmp_path: Path) -> None:
     shared = DesiredResources(cpus=CpuSet([0, 1]))
     ids = ("new", "right", "overlaps", "empty", "elsewhere", "may", "gone", "unreadable")
     node = _Containers(
@@ -197,7 +197,7 @@ def test_whoever_is_allowed_on_the_newcomer_s_cpus_is_found(tmp_path: Path) -> N
     assert node.tree.look("pods/elsewhere", "cpuset.cpus") == "4-5"  # left to the next comparison
 
 
-def test_making_room_reads_one_file_per_container_and_computes_no_shape_in_vain(
+def test_finding_intruders_reads_one_file_per_container_and_computes_only_what_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [f"c{i}" for i in range(50)]

@@ -131,7 +131,7 @@ def test_several_claims_unite() -> None:
     assert bench.enforcer.create(pod(), both).resources.cpus == "2-3,5"
 
 
-def test_a_device_nobody_prepared_is_rejected() -> None:
+def test_a_device_that_is_not_prepared_is_rejected() -> None:
     bench = Bench(claim("a", "2-3"))
     with pytest.raises(RejectedError, match=r"claim-gone_r0, which this driver has not prepared"):
         bench.enforcer.create(pod(), container("x", ("gone", "r0")))
@@ -169,7 +169,7 @@ def test_an_empty_pool_is_rejected_never_open() -> None:
         bench.enforcer.create(pod(2), container("shared", pod_number=2))
 
 
-def test_who_leaves_cpus_is_told_before_who_comes_to_own_them() -> None:
+def test_containers_that_leave_cpus_are_updated_before_those_that_get_them() -> None:
     bench = Bench(claim("a", "2-3"))
     owner, shared = container("owner", ("a", "r0")), container("shared", pod_number=2)
     updates = bench.enforcer.synchronize([pod(1), pod(2)], [owner, shared])
@@ -179,7 +179,7 @@ def test_who_leaves_cpus_is_told_before_who_comes_to_own_them() -> None:
     ]
 
 
-def test_one_conflict_at_synchronize_stops_nobody() -> None:
+def test_one_conflict_at_synchronize_does_not_affect_others() -> None:
     bench = Bench(claim("a", "2-3"))
     reported = [
         container("lost", ("gone", "r0"), state=State.RUNNING),
@@ -236,7 +236,7 @@ def test_a_missed_create_is_noticed_and_corrected() -> None:
     assert [u.resources.cpus for u in bench.enforcer.collect_updates()] == ["2-3"]
 
 
-def test_what_could_not_be_sent_is_said_again() -> None:
+def test_updates_that_could_not_be_sent_are_sent_again() -> None:
     bench = Bench()
     bench.enforcer.create(pod(), container("x"))
     bench.enforcer.mark_unsent(["id-x", "never-heard-of"])
@@ -255,7 +255,7 @@ def test_ended_containers_are_forgotten() -> None:
 
 
 @given(st.randoms(use_true_random=False))
-def test_containers_always_look_as_the_checkpoint_says(rng: random.Random) -> None:
+def test_containers_always_have_the_resources_of_the_checkpoint(rng: random.Random) -> None:
     bench, runtime, claims = Bench(), dict[str, Resources](), dict[str, PreparedClaim]()
     numbers = iter(range(10**6))
 
@@ -342,7 +342,7 @@ def test_a_claim_belongs_to_the_first_pod_it_is_reserved_for_while_that_is_here(
     assert owner_seen_by(bench, pod(2), container("w", ("a", "r0"), pod_number=2)) == "pod-2"
 
 
-def test_without_a_reservation_a_claim_belongs_to_whoever_uses_it() -> None:
+def test_without_a_reservation_a_claim_belongs_to_the_pod_that_uses_it() -> None:
     bench = Bench(claim("a", "2-3", consumers=("long-gone",)))
     assert owner_seen_by(bench, pod(1), container("x", ("a", "r0"))) == "pod-1"
     assert owner_seen_by(bench, pod(2), container("y", ("a", "r0"), pod_number=2)) == "pod-1"
@@ -365,7 +365,7 @@ class Pages(Pinner):
         )
 
 
-def test_what_the_kubelet_asked_for_survives_any_number_of_restarts() -> None:
+def test_the_limits_of_the_kubelet_survive_any_number_of_restarts() -> None:
     prepared_claims = PreparedClaims([claim("a", "2-3")])
     asked = Resources(memory_limit=70, hugepage_limits={"2MB": 5, "1GB": 0})
     born = container("x", ("a", "r0"), resources=asked)
@@ -411,6 +411,6 @@ def test_a_damaged_note_is_as_good_as_none(text: str) -> None:
     assert update.resources.hugepage_limits == {"2MB": 1007}
 
 
-def test_containers_whose_limits_are_left_alone_carry_no_note() -> None:
+def test_containers_with_unchanged_limits_have_no_annotation() -> None:
     bench = Bench(claim("a", "2-3"))
     assert bench.enforcer.create(pod(), container("x", ("a", "r0"))).annotations == {}

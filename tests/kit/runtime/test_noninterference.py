@@ -137,7 +137,7 @@ def _others(updates: object) -> list[object]:
 
 @pytest.mark.parametrize("cdi", [True, False], ids=["cdi", "markers"])
 @given(attack=attacks)
-def test_what_a_pod_writes_changes_nothing_for_others(cdi: bool, attack: Attack) -> None:
+def test_nothing_a_pod_can_write_changes_anything_for_others(cdi: bool, attack: Attack) -> None:
     _, quiet = node(None, cdi=cdi)
     _, attacked = node(attack, cdi=cdi)
     held = attacked.pop("held")
@@ -160,7 +160,7 @@ def test_an_attacker_never_gets_cpus_of_others(cdi: bool, attack: Attack) -> Non
         assert desired.cpus.isdisjoint(CpuSet.parse("2-3,5,7"))
 
 
-def test_a_variable_of_a_claim_nobody_prepared_holds_nothing_after_a_restart() -> None:
+def test_a_variable_of_an_unprepared_claim_holds_nothing_after_a_restart() -> None:
     """One pod, one variable, one restart: no CPU was left on the node."""
     for cdi in (True, False):
         enforcer = Enforcer(Pinner, PreparedClaims, trust_cdi=cdi)

@@ -59,7 +59,7 @@ def test_a_pod_between_two_lives_of_its_container_keeps_the_claim() -> None:
     assert again.resources.cpus == "2-3"
 
 
-def test_a_pod_whose_sandbox_stopped_gives_the_claim_to_the_next() -> None:
+def test_a_pod_whose_sandbox_stopped_passes_the_claim_on() -> None:
     enforcer = enforcer_of(SHARED)
     enforcer.create(pod(2), container("second", ("a", "r0"), pod_number=2))
     enforcer.stopped("id-second")
@@ -85,7 +85,7 @@ def test_after_a_restart_the_one_that_runs_on_the_claim_owns_it() -> None:
     assert list(enforcer.conflicts()) == ["id-first"]
 
 
-def test_a_forged_marker_makes_nobody_the_owner() -> None:
+def test_a_forged_marker_does_not_make_a_pod_the_owner() -> None:
     """The first consumer left; an attacker carries the claim's variable."""
     for cdi in (True, False):
         entry = claim("a", "2-3", consumers=("pod-1",))
@@ -120,7 +120,7 @@ def test_removing_an_old_sandbox_leaves_the_pods_new_one_alone() -> None:
 
 
 @given(st.randoms(use_true_random=False))
-def test_whatever_happens_nobody_is_moved_off_cpus_it_rightly_runs_on(rng: random.Random) -> None:
+def test_no_event_moves_a_container_off_cpus_it_rightfully_uses(rng: random.Random) -> None:
     """Pods that share claims come, go, restart and return; the runtime restarts in between."""
     claims = [
         claim("a", "2-3", consumers=("pod-1", "pod-2", "pod-3")),
