@@ -136,25 +136,19 @@ class ResourceCalculator:
 
 def resources_of(desired: DesiredResources) -> Resources:
     """Desired resources as NRI resources."""
-    if desired.env or desired.memory_limit or desired.hugepage_limits or desired.unified:
-        return Resources(
-            cpus="" if desired.cpus is None else str(desired.cpus),
-            mems="" if desired.mems is None else str(desired.mems),
-            quota=-1 if desired.lift_quota else None,
-            memory_limit=desired.memory_limit,
-            hugepage_limits=dict(desired.hugepage_limits),
-            unified=dict(desired.unified),
-        )
-    return _cpu_resources(desired.cpus, desired.mems, desired.lift_quota)
-
-
-@functools.lru_cache(maxsize=8)  # most containers have no claim and the same few values
-def _cpu_resources(cpus: CpuSet | None, mems: CpuSet | None, lift_quota: bool) -> Resources:
     return Resources(
-        cpus="" if cpus is None else str(cpus),
-        mems="" if mems is None else str(mems),
-        quota=-1 if lift_quota else None,
+        cpus=_text(desired.cpus),
+        mems=_text(desired.mems),
+        quota=-1 if desired.lift_quota else None,
+        memory_limit=desired.memory_limit,
+        hugepage_limits=dict(desired.hugepage_limits),
+        unified=dict(desired.unified),
     )
+
+
+@functools.lru_cache(maxsize=64)  # most containers have no claim and the same few values
+def _text(numbers: CpuSet | None) -> str:
+    return "" if numbers is None else str(numbers)
 
 
 def is_in_effect(wanted: Resources, last_sent: Resources) -> bool:

@@ -188,9 +188,8 @@ class DriftRepair:
     def before_start(self, container_id: str) -> None:
         """Evict other containers from the CPUs of a starting one, and it from theirs, in the kernel.
 
-        Updates were sent for all, but runtimes apply them asynchronously, only log failures, skip a
-        container that they are still creating, and may apply an older update after a newer one. Nothing can
-        be pushed while an event is handled.
+        Runtimes apply updates asynchronously, only log failures, skip a container that they are still
+        creating, and may apply an older update after a newer one.
         """
         drifts = find_drift(self._enforcer, self._tree, [container_id])
         if cpus := self._enforcer.exclusive_cpus(self._enforcer.containers[container_id]):

@@ -93,15 +93,10 @@ class Enforcer:
         self._resolver.confirm(claim_uid, pod_uid)
         self._mark_users_outdated([claim_uid])
 
-    # -- events ----------------------------------------------------------------------------------
-
     def synchronize(
         self, pods: Iterable[PodSandbox], containers: Iterable[NriContainer]
     ) -> list[ContainerUpdate]:
-        """Replace everything with the runtime's pods and containers; returns the needed updates.
-
-        Containers that cannot be served are recorded as conflicts.
-        """
+        """Replace everything with the runtime's pods and containers; returns the needed updates."""
         self.replace_all(pods, containers)
         return self.collect_updates()
 
@@ -160,10 +155,7 @@ class Enforcer:
         return updates
 
     def started(self, pod: PodSandbox, reported: NriContainer, *, runs: bool = False) -> bool:
-        """Record a start; returns whether the container was unknown: its creation was missed.
-
-        *runs*: it has started; otherwise it is about to start.
-        """
+        """Record a start (*runs*) or its announcement; returns whether the creation was missed."""
         missed = reported.id not in self.containers
         container = self._track(pod, reported)
         container.updated_with_creation = ()
@@ -199,8 +191,6 @@ class Enforcer:
             if self._tracker.sandbox_of(pod.uid) is None:
                 self._resolver.keep_confirmed(lambda pod_uid: pod_uid != pod.uid)
             self._release(pod.uid)
-
-    # -- updates ---------------------------------------------------------------------------------
 
     def collect_updates(self, *, excluding: str | None = None) -> list[ContainerUpdate]:
         """The updates that give every container its desired resources, at most one for each.
@@ -263,8 +253,6 @@ class Enforcer:
         sent = self.last_sent(container_id)
         return None if sent is None else parse_cpus(sent.cpus)
 
-    # -- queries ---------------------------------------------------------------------------------
-
     def note_conflicts(self) -> None:
         """Record and log conflicts of the containers whose desired resources may have changed."""
         for container_id in self.outdated():
@@ -315,8 +303,6 @@ class Enforcer:
             )
             for pod in self._tracker.pods.values()
         ]
-
-    # -- helpers ---------------------------------------------------------------------------------
 
     def _release(self, pod_uid: str) -> None:
         self._mark_users_outdated(self._owners.release(pod_uid))

@@ -54,11 +54,8 @@ class Evictor:
     def _others_on(self, cpus: CpuSet, claim_uid: str) -> list[str]:
         """Containers that may use some of *cpus*, except those of the claim."""
         users = {user.id for user in self._enforcer.users_of(claim_uid)}
-        return [
-            each
-            for each in self._enforcer.containers
-            if each not in users and self._allows(each, cpus)
-        ]
+        others = (each for each in self._enforcer.containers if each not in users)
+        return [each for each in others if self._allows(each, cpus)]
 
     def _allows(self, container_id: str, cpus: CpuSet) -> bool:
         """Whether the container may use any of *cpus*, as far as the runtime has confirmed."""

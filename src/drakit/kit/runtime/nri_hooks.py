@@ -132,8 +132,6 @@ class RuntimeHost(Handler):
         """Why containers cannot be served now; None if they can, or if that is optional."""
         return self.status.problem
 
-    # -- changes that do not come from the runtime ------------------------------------------------
-
     async def checkpoint_changed(self) -> None:
         """Push the updates that follow from a changed checkpoint, if the runtime accepts them."""
         if self.status.synchronized:  # otherwise the synchronization includes them
@@ -162,8 +160,6 @@ class RuntimeHost(Handler):
         if container_ids is None:
             self._confinement.update(find_confined(self.enforcer, self._tree))
         await self._repair.verify(container_ids, self.checkpoint_changed)
-
-    # -- events of the runtime --------------------------------------------------------------------
 
     def connected(self, runtime: RuntimeInfo) -> None:
         """Learn the features of the runtime."""
@@ -303,8 +299,6 @@ class RuntimeHost(Handler):
         updates = answer.updates if isinstance(answer, Adjustment) else answer
         self.enforcer.mark_unsent(update.container_id for update in updates)
         self._spawn(self.checkpoint_changed())
-
-    # -- helpers ----------------------------------------------------------------------------------
 
     async def _reconcile(self) -> None:
         if self.reconcile is not None:
