@@ -194,7 +194,7 @@ async def test_nri_may_be_off_when_configured_so() -> None:
         async with serving(node, nri="optional") as host:
             assert host.runtime.problem is None
         async with serving(node, nri="off") as host:
-            assert host.runtime.state == "off"
+            assert host.runtime.status.state == "off"
 
 
 async def test_a_restart_loses_nothing_and_corrects_what_happened_meanwhile() -> None:
@@ -221,7 +221,7 @@ async def test_two_instances_hand_over() -> None:
         second = node.host(Pairs, options)
         async with at_work(second):
             await node.kubelet.registered("pairs.example.org", instances=2)
-            assert (first.runtime.state, second.runtime.state) == ("synchronized", "standby")
+            assert (first.runtime.status.state, second.runtime.status.state) == ("synchronized", "standby")
             await eventually(
                 lambda: set(second.conditions().values()) == {None}, "standby is ready"
             )
@@ -231,7 +231,7 @@ async def test_two_instances_hand_over() -> None:
             assert running.containers["main"].cpus == "2-3"
             assert shared.containers["main"].cpus == "0-1,4-7"
             first.stop()
-            await eventually(lambda: second.runtime.state == "synchronized", "taken over")
+            await eventually(lambda: second.runtime.status.state == "synchronized", "taken over")
             await node.kubelet.registered("pairs.example.org", instances=1)
             await node.delete_pod(running)
             await eventually(lambda: shared.containers["main"].cpus == "0-7", "grown back")
@@ -448,7 +448,7 @@ async def test_an_instance_that_stands_by_asks_the_kernel_who_runs_on_a_claim() 
             running = await node.run_pod("p", {"main": ["c"]})
             node.kubelet.forget_pod(running.uid)
             await node.kubelet.reconcile()  # the newest instance is asked, which stands by
-            assert second.runtime.state == "standby"
+            assert second.runtime.status.state == "standby"
             assert len(second.checkpoint.prepared_claims) == 1
             await node.runtime.stop(running.containers["main"].id)
             await node.kubelet.reconcile()

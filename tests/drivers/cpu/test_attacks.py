@@ -184,7 +184,7 @@ async def test_a_forged_marker_costs_one_question_not_one_per_event() -> None:
         claim = node.allocate("a", [cpu(2)], consumers=["pa"])
         await node.run_pod("pa", {"main": ["a"]})
         asked: list[str] = []
-        source = host.runtime._source
+        source = host.runtime._reservations._source
         assert source is not None
         get = source.get
 
