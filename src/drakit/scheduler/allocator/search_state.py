@@ -96,9 +96,13 @@ class SearchState:
                 number = self._count(variant)
                 fewest = number if fewest is None else min(fewest, number)
             if fewest is not None and fewest > MAX_ALLOCATION_RESULTS - least:
+                limit, name = MAX_ALLOCATION_RESULTS, request.request.name
+                before = f", other requests {least}" if least else ""
                 raise FatalError(
-                    f"claim {where}, request {request.request.name}: adding {fewest} devices "
-                    f"exceeds the claim limit of {MAX_ALLOCATION_RESULTS}, with {least} already accounted for"
+                    f"claim {where}, request {name}: adding {fewest} devices exceeds the claim "
+                    f"limit of {limit}, with {least} already accounted for",
+                    f"request {name} of claim {where} requests {fewest} devices{before}; "
+                    f"a claim can have at most {limit}",
                 )
             least += fewest or 0
         return [

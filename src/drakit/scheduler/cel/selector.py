@@ -16,6 +16,7 @@ from drakit.scheduler.cel.checker.checker import (
     stored_objects,
 )
 from drakit.scheduler.cel.checker.cost import COST_LIMIT, estimate
+from drakit.scheduler.cel.checker.fields import Field, fields_named
 from drakit.scheduler.cel.checker.validators import validate
 from drakit.scheduler.cel.errors import (
     CelCompileError,
@@ -79,6 +80,15 @@ def compile_selector(expression: str, cel: CelEnvironment = LATEST.cel) -> Compi
         program = build(root, checked)
         cost = estimate(root, checked)
         return CompiledSelector(expression, root, program, cost, _rejection(root, cost, cel))
+
+
+@functools.lru_cache(maxsize=1024)
+def selector_fields(expression: str) -> tuple[Field, ...]:
+    """The fields of ``device`` that an expression names; none if it is not valid."""
+    try:
+        return tuple(fields_named(compile_selector(expression).root))
+    except CelCompileError:
+        return ()
 
 
 def rejection(expression: str, cel: CelEnvironment = LATEST.cel) -> CelCompileError | None:
