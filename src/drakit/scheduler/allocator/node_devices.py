@@ -170,7 +170,7 @@ class NodeDevices:
                     where = f"claim {claim_name(variant.claim)}, request {variant.name}"
                     message = f"{where}: checking capacity for device {candidate.id}: {error}"
                     return EvaluationFailure(FatalError(message))
-                return CapacityShortage("", str(error))
+                return CapacityShortage(str(error))
             if isinstance(outcome, CapacityShortage):
                 return outcome
             taken = outcome

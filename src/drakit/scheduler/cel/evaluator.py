@@ -14,17 +14,8 @@ from drakit.scheduler.cel.checker.checker import Checked
 from drakit.scheduler.cel.errors import CelCompileError, CelRuntimeError, CelUnsupportedError
 from drakit.scheduler.cel.stdlib.functions import FUNCTIONS
 from drakit.scheduler.cel.stdlib.regex import RegexError, UnsafeRegexError, compiled
-from drakit.scheduler.cel.syntax.tree import (
-    CallExpr,
-    ComprehensionExpr,
-    Expr,
-    IdentExpr,
-    ListExpr,
-    LiteralExpr,
-    MapExpr,
-    SelectExpr,
-    StructExpr,
-)
+from drakit.scheduler.cel.syntax import tree
+from drakit.scheduler.cel.syntax.tree import Expr
 from drakit.scheduler.cel.values import (
     OPERATORS,
     OptionalValue,
@@ -96,26 +87,26 @@ class _Compiler:
     def build(self, node: Expr, scope: dict[str, int]) -> Code:
         """The code of *node*; *scope* maps variables to slots."""
         match node:
-            case LiteralExpr(value):
+            case tree.LiteralExpr(value):
                 return lambda _: value
-            case IdentExpr():
+            case tree.IdentExpr():
                 return self._ident(node, scope)
-            case SelectExpr():
+            case tree.SelectExpr():
                 return self._select(node, scope)
-            case CallExpr():
+            case tree.CallExpr():
                 return self._call(node, scope)
-            case ListExpr():
+            case tree.ListExpr():
                 return self._list(node, scope)
-            case MapExpr():
+            case tree.MapExpr():
                 return self._map(node, scope)
-            case ComprehensionExpr():
+            case tree.ComprehensionExpr():
                 return self._comprehension(node, scope)
-            case StructExpr():
+            case tree.StructExpr():
                 raise CelUnsupportedError(f"drakit cannot build a {node.type_name}", node.at)
 
     # -- names ------------------------------------------------------------------------------------
 
-    def _ident(self, node: IdentExpr, scope: dict[str, int]) -> Code:
+    def _ident(self, node: tree.IdentExpr, scope: dict[str, int]) -> Code:
         if node in self._checked.names:
             value = TypeValue(self._checked.names[node])
             return lambda _: value
@@ -129,7 +120,7 @@ class _Compiler:
             return _lazily(-slot)
         return lambda frame: frame[slot]
 
-    def _select(self, node: SelectExpr, scope: dict[str, int]) -> Code:
+    def _select(self, node: tree.SelectExpr, scope: dict[str, int]) -> Code:
         if node in self._checked.names:
             value = TypeValue(self._checked.names[node])
             return lambda _: value
@@ -143,17 +134,21 @@ class _Compiler:
             return lambda frame: has(operand(frame), name)
         return lambda frame: select(operand(frame), name)
 
-    def _attribute(self, node: SelectExpr, scope: dict[str, int]) -> Code | None:
+    def _attribute(self, node: tree.SelectExpr, scope: dict[str, int]) -> Code | None:
         """A fast path for ``device.attributes["domain"].name``, which nearly all selectors use."""
         call, name = node.operand, node.field
-        if not isinstance(call, CallExpr) or call.function != "_[_]":
+        if not isinstance(call, tree.CallExpr) or call.function != "_[_]":
             return None
         fields, domain = call.args
-        if not isinstance(fields, SelectExpr) or fields.test or not isinstance(domain, LiteralExpr):
+        if (
+            not isinstance(fields, tree.SelectExpr)
+            or fields.test
+            or not isinstance(domain, tree.LiteralExpr)
+        ):
             return None
         root = fields.operand
         if (
-            not isinstance(root, IdentExpr)
+            not isinstance(root, tree.IdentExpr)
             or root.name != "device"
             or scope["device"] != DEVICE_SLOT
         ):
@@ -172,11 +167,11 @@ class _Compiler:
 
     # -- literals ---------------------------------------------------------------------------------
 
-    def _list(self, node: ListExpr, scope: dict[str, int]) -> Code:
+    def _list(self, node: tree.ListExpr, scope: dict[str, int]) -> Code:
         items = [self.build(item, scope) for item in node.items]
         if not node.optional:
-            if all(isinstance(item, LiteralExpr) for item in node.items):
-                constant = [item.value for item in node.items if isinstance(item, LiteralExpr)]
+            if all(isinstance(item, tree.LiteralExpr) for item in node.items):
+                constant = [item.value for item in node.items if isinstance(item, tree.LiteralExpr)]
                 return lambda _: constant
             return lambda frame: [item(frame) for item in items]
         optional = node.optional
@@ -194,7 +189,7 @@ class _Compiler:
 
         return code
 
-    def _map(self, node: MapExpr, scope: dict[str, int]) -> Code:
+    def _map(self, node: tree.MapExpr, scope: dict[str, int]) -> Code:
         entries = [(self.build(k, scope), self.build(v, scope)) for k, v in node.entries]
         optional = node.optional
 
@@ -213,18 +208,18 @@ class _Compiler:
 
     # -- calls ------------------------------------------------------------------------------------
 
-    def _call(self, node: CallExpr, scope: dict[str, int]) -> Code:
+    def _call(self, node: tree.CallExpr, scope: dict[str, int]) -> Code:
         name = self._checked.names.get(node, node.function).removeprefix(".")
         if name == "_?._":
             operand = self.build(node.args[0], scope)
             field = node.args[1]
-            assert isinstance(field, LiteralExpr)
+            assert isinstance(field, tree.LiteralExpr)
             text = str(field.value)
             return lambda frame: optional_select(operand(frame), text)
         arguments = list(node.args)
         if node.target is not None and node not in self._checked.names:
             arguments.insert(0, node.target)
-        if name == "@in" and isinstance(arguments[1], ListExpr) and not arguments[1].items:
+        if name == "@in" and isinstance(arguments[1], tree.ListExpr) and not arguments[1].items:
             self.build(arguments[0], scope)
             return lambda _: False  # the item need not be evaluated
         special = _SPECIAL.get(name)
@@ -235,17 +230,19 @@ class _Compiler:
         function = OPERATORS.get(name) or FUNCTIONS.get(name)
         if function is None:
             return _unusable(name, codes)
-        if name in _CONVERSIONS and isinstance(arguments[0], LiteralExpr):
+        if name in _CONVERSIONS and isinstance(arguments[0], tree.LiteralExpr):
             return _folded(function, arguments[0])
-        if name in _PARSERS and all(isinstance(argument, LiteralExpr) for argument in arguments):
-            return _once(function, [a.value for a in arguments if isinstance(a, LiteralExpr)])
+        if name in _PARSERS and all(
+            isinstance(argument, tree.LiteralExpr) for argument in arguments
+        ):
+            return _once(function, [a.value for a in arguments if isinstance(a, tree.LiteralExpr)])
         return _applied(function, codes)
 
     def _check_constants(self, name: str, arguments: list[Expr]) -> None:
         """Check constants as cel-go does when it instantiates the program."""
         if name in ("matches", "find", "findAll") and len(arguments) > 1:
             pattern = arguments[1]
-            if isinstance(pattern, LiteralExpr) and isinstance(pattern.value, str):
+            if isinstance(pattern, tree.LiteralExpr) and isinstance(pattern.value, str):
                 try:
                     compiled(pattern.value)
                 except UnsafeRegexError as error:
@@ -257,12 +254,16 @@ class _Compiler:
                     raise CelCompileError(
                         f"error parsing regexp: {error}: `{pattern.value}`", pattern.at
                     ) from None
-        if name == "_[_]" and isinstance(arguments[1], LiteralExpr) and arguments[1].value is None:
+        if (
+            name == "_[_]"
+            and isinstance(arguments[1], tree.LiteralExpr)
+            and arguments[1].value is None
+        ):
             raise CelCompileError("invalid qualifier type: types.Null", arguments[1].at)
 
     # -- loops ------------------------------------------------------------------------------------
 
-    def _comprehension(self, node: ComprehensionExpr, scope: dict[str, int]) -> Code:
+    def _comprehension(self, node: tree.ComprehensionExpr, scope: dict[str, int]) -> Code:
         macro = node.macro
         if macro.name == "bind":
             slot = self._slot()
@@ -492,7 +493,7 @@ def _applied(function: Callable[..., Value], codes: list[Code]) -> Code:
     return lambda frame: function(*[code(frame) for code in codes])
 
 
-def _folded(function: Callable[..., Value], argument: LiteralExpr) -> Code:
+def _folded(function: Callable[..., Value], argument: tree.LiteralExpr) -> Code:
     """A conversion of a constant: evaluated once; an error rejects the expression."""
     try:
         value = function(argument.value)

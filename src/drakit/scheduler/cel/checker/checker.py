@@ -13,18 +13,8 @@ from drakit.scheduler.cel.checker import types as t
 from drakit.scheduler.cel.checker.declarations import Overload, functions
 from drakit.scheduler.cel.checker.types import Type
 from drakit.scheduler.cel.errors import CelTypeError, CelUnsupportedError
-from drakit.scheduler.cel.syntax.tree import (
-    CallExpr,
-    ComprehensionExpr,
-    Expr,
-    IdentExpr,
-    ListExpr,
-    LiteralExpr,
-    MapExpr,
-    SelectExpr,
-    StructExpr,
-    UInt,
-)
+from drakit.scheduler.cel.syntax import tree
+from drakit.scheduler.cel.syntax.tree import Expr, UInt
 
 DEVICE: Final = "kubernetes.DRADevice"
 _TYPE_NAMES: Final = {
@@ -91,10 +81,10 @@ def check(root: Expr, environment: Environment) -> Checked:
 def qualified_name(node: Expr | None) -> str | None:
     """``a.b.c`` for a chain of selections from a name."""
     parts: list[str] = []
-    while isinstance(node, SelectExpr) and not node.test:
+    while isinstance(node, tree.SelectExpr) and not node.test:
         parts.append(node.field)
         node = node.operand
-    if not isinstance(node, IdentExpr):
+    if not isinstance(node, tree.IdentExpr):
         return None
     return ".".join([node.name, *reversed(parts)])
 
@@ -136,24 +126,24 @@ class _Checker:
     def check(self, node: Expr) -> Type:
         """Determine and record the type of *node*."""
         match node:
-            case LiteralExpr():
+            case tree.LiteralExpr():
                 return self._set(node, _literal_type(node))
-            case IdentExpr():
+            case tree.IdentExpr():
                 return self._set(node, self._ident(node))
-            case SelectExpr():
+            case tree.SelectExpr():
                 return self._set(node, self._select(node))
-            case CallExpr():
+            case tree.CallExpr():
                 return self._set(node, self._call(node))
-            case ListExpr():
+            case tree.ListExpr():
                 return self._set(node, self._list(node))
-            case MapExpr():
+            case tree.MapExpr():
                 return self._set(node, self._map(node))
-            case StructExpr():
+            case tree.StructExpr():
                 return self._set(node, self._struct(node))
-            case ComprehensionExpr():
+            case tree.ComprehensionExpr():
                 return self._set(node, self._comprehension(node))
 
-    def _ident(self, node: IdentExpr) -> Type:
+    def _ident(self, node: tree.IdentExpr) -> Type:
         found = self._variable(node.name)
         if found is not None:
             return found
@@ -164,7 +154,7 @@ class _Checker:
         self._report(node, f"undeclared reference to '{node.name}' (in container '')")
         return t.ERROR
 
-    def _select(self, node: SelectExpr) -> Type:
+    def _select(self, node: tree.SelectExpr) -> Type:
         name = qualified_name(node)
         plain = (name or "").removeprefix(".")
         if plain in _TYPE_NAMES and self._variable(plain.split(".", maxsplit=1)[0]) is None:
@@ -197,11 +187,11 @@ class _Checker:
             found = t.DYN
         return t.optional_of(found) if optional else found
 
-    def _call(self, node: CallExpr) -> Type:
+    def _call(self, node: tree.CallExpr) -> Type:
         if node.function == "_?._":
             self.check(node.args[1])
             name = node.args[1]
-            assert isinstance(name, LiteralExpr)
+            assert isinstance(name, tree.LiteralExpr)
             found = self._field(node, node.args[0], str(name.value))
             self.checked.overloads[node] = ("select_optional_field",)
             found = self.bindings.substitute(found)
@@ -235,7 +225,7 @@ class _Checker:
 
     def _resolve(
         self,
-        node: CallExpr,
+        node: tree.CallExpr,
         name: str,
         overloads: tuple[Overload, ...],
         arguments: tuple[Type, ...],
@@ -274,7 +264,7 @@ class _Checker:
         fresh = {param: self.bindings.fresh() for param in overload.params}
         return tuple(_replace(a, fresh) for a in overload.args), _replace(overload.result, fresh)
 
-    def _logical(self, node: CallExpr, arguments: tuple[Type, ...]) -> Type:
+    def _logical(self, node: tree.CallExpr, arguments: tuple[Type, ...]) -> Type:
         for argument, found in zip(node.args, arguments, strict=True):
             if not self._fits(found, t.BOOL):
                 self._report(argument, f"expected type 'bool' but found '{found}'")
@@ -295,7 +285,7 @@ class _Checker:
             return t.most_general(previous, current)
         return t.DYN  # the validators reject mixed literals, except as arguments of format()
 
-    def _list(self, node: ListExpr) -> Type:
+    def _list(self, node: tree.ListExpr) -> Type:
         joined: Type | None = None
         for index, item in enumerate(node.items):
             found = self.check(item)
@@ -304,7 +294,7 @@ class _Checker:
             joined = self._join(joined, found)
         return t.list_of(self.bindings.fresh() if joined is None else joined)
 
-    def _map(self, node: MapExpr) -> Type:
+    def _map(self, node: tree.MapExpr) -> Type:
         keys: Type | None = None
         values: Type | None = None
         for index, (key, value) in enumerate(node.entries):
@@ -317,13 +307,13 @@ class _Checker:
             return t.map_of(self.bindings.fresh(), self.bindings.fresh())
         return t.map_of(keys, values)
 
-    def _struct(self, node: StructExpr) -> Type:
+    def _struct(self, node: tree.StructExpr) -> Type:
         if node.type_name.startswith(("google.protobuf.", "kubernetes.")):
             raise CelUnsupportedError(f"drakit cannot build a {node.type_name}", node.at)
         self._report(node, f"undeclared reference to '{node.type_name}' (in container '')")
         return t.ERROR
 
-    def _comprehension(self, node: ComprehensionExpr) -> Type:
+    def _comprehension(self, node: tree.ComprehensionExpr) -> Type:
         self.check(node.range)
         accumulated = self.check(node.init)
         over = self.bindings.substitute(self._type(node.range))
@@ -338,7 +328,7 @@ class _Checker:
         self._scopes.pop()
         return self.bindings.substitute(result)
 
-    def _loop_variables(self, node: ComprehensionExpr, over: Type) -> dict[str, Type]:
+    def _loop_variables(self, node: tree.ComprehensionExpr, over: Type) -> dict[str, Type]:
         if over.kind == "list":
             first, second = over.params[0], over.params[0]
             if node.second:
@@ -367,7 +357,7 @@ def _replace(found: Type, fresh: dict[Type, Type]) -> Type:
     return Type(found.kind, found.name, tuple(_replace(p, fresh) for p in found.params))
 
 
-def _literal_type(node: LiteralExpr) -> Type:
+def _literal_type(node: tree.LiteralExpr) -> Type:
     value = node.value
     if value is None:
         return t.NULL

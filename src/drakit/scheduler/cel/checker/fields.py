@@ -51,9 +51,33 @@ def all_fields(root: Expr) -> frozenset[Field] | None:
     return frozenset(found)
 
 
-def is_driver(node: Expr) -> bool:
-    """Whether this is ``device.driver``."""
-    return _of_device(node) == "driver"
+def unguarded_fields(root: Expr) -> list[Field]:
+    """Attributes and capacities that an expression reads without checking that they exist.
+
+    A check anywhere in the expression counts, and so does a comparison of ``device.driver`` with the
+    domain: a driver can be expected to publish its own attributes.
+    """
+    read: dict[Field, None] = {}
+    guarded: set[Field | None] = set()
+    drivers: set[object] = set()
+    pending = [root]
+    while pending:
+        node = pending.pop(0)
+        pending.extend(children(node))
+        function = node.function if isinstance(node, CallExpr) else ""
+        if isinstance(node, CallExpr) and function == "_==_":
+            values = [a.value for a in node.args if isinstance(a, LiteralExpr)]
+            drivers.update(values if "driver" in map(_of_device, node.args) else ())
+        if isinstance(node, CallExpr) and function == "@in":
+            guarded.add(_field(CallExpr("_[_]", node.args[::-1])))
+        field = _field(node)
+        if field is None or field.part not in ("attributes", "capacity"):
+            continue
+        if function == "_[_]" or (isinstance(node, SelectExpr) and not node.test):
+            read[field] = None
+        else:
+            guarded.add(field)
+    return [f for f in read if f not in guarded and f.domain not in drivers]
 
 
 def _of_device(node: Expr) -> str:
