@@ -110,7 +110,7 @@ SITUATIONS: dict[str, tuple[list[Json], list[str]]] = {
     ),
     "the pool is incomplete": (
         [device_slice(gpu("g0"), count=2), claim({})],
-        ["pool gpu.io/n1 is incomplete: 1 of 2 slices of generation 1 are there",
+        ["pool gpu.io/n1 is incomplete: 1 of 2 slices of generation 1 exist",
          "the node has no devices (no complete ResourceSlice pool)"],
     ),
     "the counters of a partitioned device are used up": (

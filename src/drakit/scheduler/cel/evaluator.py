@@ -8,6 +8,7 @@ if the other operands do not determine the result.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from drakit.scheduler.cel.checker.checker import Checked
@@ -44,14 +45,12 @@ _CONVERSIONS: Final = frozenset(
 _PARSERS: Final = frozenset({"quantity", "semver", "ip", "cidr", "url", "isQuantity", "isSemver"})
 
 
+@dataclass(frozen=True, slots=True)
 class CompiledExpression:
     """An expression that can be evaluated."""
 
-    __slots__ = ("_code", "_slots")
-
-    def __init__(self, code: Code, slots: int) -> None:
-        self._code = code
-        self._slots = slots
+    _code: Code
+    _slots: int
 
     def run(self, device: Value) -> Value:
         """Evaluate for *device*. Raises :class:`CelRuntimeError`."""
@@ -86,6 +85,9 @@ class _Compiler:
 
     def build(self, node: Expr, scope: dict[str, int]) -> Code:
         """The code of *node*; *scope* maps variables to slots."""
+        if node in self._checked.names and not isinstance(node, tree.CallExpr):
+            named_type = TypeValue(self._checked.names[node])
+            return lambda _: named_type
         match node:
             case tree.LiteralExpr(value):
                 return lambda _: value
@@ -107,9 +109,6 @@ class _Compiler:
     # -- names ------------------------------------------------------------------------------------
 
     def _ident(self, node: tree.IdentExpr, scope: dict[str, int]) -> Code:
-        if node in self._checked.names:
-            value = TypeValue(self._checked.names[node])
-            return lambda _: value
         if self._checked.types[node].kind == "type":
             # cel-go treats a variable that holds a type as the name of a type.
             raise CelCompileError(
@@ -121,9 +120,6 @@ class _Compiler:
         return lambda frame: frame[slot]
 
     def _select(self, node: tree.SelectExpr, scope: dict[str, int]) -> Code:
-        if node in self._checked.names:
-            value = TypeValue(self._checked.names[node])
-            return lambda _: value
         name = node.field
         if not node.test:
             quick = self._attribute(node, scope)
@@ -177,15 +173,8 @@ class _Compiler:
         optional = node.optional
 
         def code(frame: Frame) -> Value:
-            found = []
-            for at, item in enumerate(items):
-                value = item(frame)
-                if at in optional:
-                    if not _optional(value).present:
-                        continue
-                    value = value.value
-                found.append(value)
-            return found
+            values = (_entry(item(frame), at in optional) for at, item in enumerate(items))
+            return [value for value in values if value is not _ABSENT]
 
         return code
 
@@ -196,12 +185,9 @@ class _Compiler:
         def code(frame: Frame) -> Value:
             found: dict[Any, Value] = {}
             for at, (key_code, value_code) in enumerate(entries):
-                key, value = key_of(key_code(frame)), value_code(frame)
-                if at in optional:
-                    if not _optional(value).present:
-                        continue
-                    value = value.value
-                found[key] = value
+                key, value = key_of(key_code(frame)), _entry(value_code(frame), at in optional)
+                if value is not _ABSENT:
+                    found[key] = value
             return found
 
         return code
@@ -337,10 +323,16 @@ def _lazily(slot: int) -> Code:
     return code
 
 
-def _optional(value: Value) -> OptionalValue:
+_ABSENT: Final = object()
+
+
+def _entry(value: Value, optional: bool) -> Value:
+    """The value of an entry of a list or map; ``_ABSENT`` for an optional entry without one."""
+    if not optional:
+        return value
     if type(value) is not OptionalValue:
         raise CelRuntimeError("cannot initialize optional entry from non-optional value")
-    return value
+    return value.value if value.present else _ABSENT
 
 
 def _truth(value: Value, operator: str) -> bool:
@@ -445,41 +437,34 @@ def _conditional(codes: list[Code]) -> Code:
     return code
 
 
-def _or_value(codes: list[Code]) -> Code:
-    left, right = codes
+def _or(name: str) -> Callable[[list[Code]], Code]:
+    """``or`` and ``orValue``, which evaluate the second operand only if the first is absent."""
 
-    def code(frame: Frame) -> Value:
-        value = left(frame)
-        if type(value) is not OptionalValue:
-            raise no_such_overload("orValue", value)
-        return value.value if value.present else right(frame)
+    def build(codes: list[Code]) -> Code:
+        left, right = codes
 
-    return code
+        def code(frame: Frame) -> Value:
+            value = left(frame)
+            if type(value) is not OptionalValue:
+                raise no_such_overload(name, value)
+            if value.present:
+                return value if name == "or" else value.value
+            other = right(frame)
+            if name == "or" and type(other) is not OptionalValue:
+                raise no_such_overload(name, value, other)
+            return other
 
+        return code
 
-def _or_optional(codes: list[Code]) -> Code:
-    left, right = codes
-
-    def code(frame: Frame) -> Value:
-        value = left(frame)
-        if type(value) is not OptionalValue:
-            raise no_such_overload("or", value)
-        if value.present:
-            return value
-        other = right(frame)
-        if type(other) is not OptionalValue:
-            raise no_such_overload("or", value, other)
-        return other
-
-    return code
+    return build
 
 
 _SPECIAL: Final[dict[str, Callable[[list[Code]], Code]]] = {
     "_&&_": _logical(False),
     "_||_": _logical(True),
     "_?_:_": _conditional,
-    "orValue": _or_value,
-    "or": _or_optional,
+    "orValue": _or("orValue"),
+    "or": _or("or"),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import Any, Final
 
 from drakit.core.kubernetes_releases import LATEST, CelEnvironment
@@ -38,6 +39,7 @@ HINT: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
 class CompiledSelector:
     """A compiled selector expression.
 
@@ -45,21 +47,11 @@ class CompiledSelector:
     any; the rules for stored expressions, which the scheduler evaluates, are slightly wider.
     """
 
-    __slots__ = ("_program", "expression", "max_cost", "rejection", "root")
-
-    def __init__(
-        self,
-        expression: str,
-        root: Expr,
-        program: CompiledExpression,
-        max_cost: int,
-        rejection: CelCompileError | None,
-    ) -> None:
-        self.expression = expression
-        self.root = root
-        self.max_cost = max_cost
-        self.rejection = rejection
-        self._program = program
+    expression: str
+    root: Expr
+    _program: CompiledExpression
+    max_cost: int
+    rejection: CelCompileError | None
 
     def matches(self, device: DeviceValue) -> bool:
         """Whether *device* is selected. Raises :class:`CelRuntimeError`."""

@@ -196,42 +196,27 @@ class _Checker:
             self.checked.overloads[node] = ("select_optional_field",)
             found = self.bindings.substitute(found)
             return found if found.is_optional else t.optional_of(found)
-        for argument in node.args:
-            self.check(argument)
-        arguments = tuple(self._type(a) for a in node.args)
-        if node.target is None:
-            name_ = node.function.removeprefix(".")
-            overloads = self._declared(name_)
-            if overloads is None:
-                self._report(node, f"undeclared reference to '{node.function}' (in container '')")
-                return t.ERROR
-            return self._resolve(node, name_, overloads, arguments, member=False)
-        prefix = qualified_name(node.target)
-        if prefix is not None:
+        arguments = tuple(self.check(argument) for argument in node.args)
+        if node.target is not None:
+            prefix = qualified_name(node.target)
             full = f"{prefix}.{node.function}".removeprefix(".")
-            overloads = self._declared(full)
-            if overloads is not None:
+            if prefix is not None and self._declared(full) is not None:
                 self.checked.names[node] = full
-                return self._resolve(node, full, overloads, arguments, member=False)
-        receiver = self.check(node.target)
-        overloads = self._declared(node.function)
-        if overloads is None:
+                return self._resolve(node, full, arguments, member=False)
+            arguments = (self.check(node.target), *arguments)
+        name_ = node.function if node.target else node.function.removeprefix(".")
+        if self._declared(name_) is None:
             self._report(node, f"undeclared reference to '{node.function}' (in container '')")
             return t.ERROR
-        return self._resolve(node, node.function, overloads, (receiver, *arguments), member=True)
+        return self._resolve(node, name_, arguments, member=node.target is not None)
 
     def _declared(self, name: str) -> tuple[Overload, ...] | None:
         return None if name in self._environment.missing else functions().get(name)
 
     def _resolve(
-        self,
-        node: tree.CallExpr,
-        name: str,
-        overloads: tuple[Overload, ...],
-        arguments: tuple[Type, ...],
-        *,
-        member: bool,
+        self, node: tree.CallExpr, name: str, arguments: tuple[Type, ...], *, member: bool
     ) -> Type:
+        overloads = self._declared(name) or ()
         if name in ("_&&_", "_||_"):
             self.checked.overloads[node] = (overloads[0].id,)
             return self._logical(node, arguments)

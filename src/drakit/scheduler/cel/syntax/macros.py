@@ -180,24 +180,26 @@ def _sort_by(target: Expr | None, args: tuple[Expr, ...], at: int) -> Expr | Non
 
 _MACROS: Final[dict[tuple[str, int, bool], _Expander]] = {
     ("has", 1, False): _has,
-    ("all", 2, True): _quantifier("all", 1),
-    ("exists", 2, True): _quantifier("exists", 1),
-    ("exists_one", 2, True): _quantifier("exists_one", 1),
-    ("all", 3, True): _quantifier("all", 2),
-    ("exists", 3, True): _quantifier("exists", 2),
-    ("exists_one", 3, True): _quantifier("exists_one", 2),
+    **{
+        (kind, variables + 1, True): _quantifier(kind, variables)
+        for kind in ("all", "exists", "exists_one")
+        for variables in (1, 2)
+    },
     ("existsOne", 3, True): _quantifier("exists_one", 2),
-    ("map", 2, True): _mapping("map", 1),
-    ("map", 3, True): _mapping("map", 1),
     ("filter", 2, True): _filter,
-    ("transformList", 3, True): _mapping("map", 2),
-    ("transformList", 4, True): _mapping("map", 2),
-    ("transformMap", 3, True): _mapping("transformMap", 2),
-    ("transformMap", 4, True): _mapping("transformMap", 2),
-    ("transformMapEntry", 3, True): _mapping("transformMapEntry", 2),
-    ("transformMapEntry", 4, True): _mapping("transformMapEntry", 2),
+    **{
+        (name, variables + extra, True): _mapping(kind, variables)
+        for name, kind, variables in (
+            ("map", "map", 1),
+            ("transformList", "map", 2),
+            ("transformMap", "transformMap", 2),
+            ("transformMapEntry", "transformMapEntry", 2),
+        )
+        for extra in (1, 2)  # without and with a condition
+    },
     ("bind", 3, True): _bind,
     ("optMap", 2, True): _optional_map("optMap"),
     ("optFlatMap", 2, True): _optional_map("optFlatMap"),
     ("sortBy", 2, True): _sort_by,
 }
+"""Expanders by name, number of arguments and whether the call has a receiver."""

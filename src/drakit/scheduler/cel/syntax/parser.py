@@ -73,18 +73,16 @@ class _Parser:
         shown = "the end" if token.kind == "end" else repr(token.text)
         return CelSyntaxError(f"syntax error at {shown}: expected {wanted}", token.at)
 
-    def _descend(self) -> None:
-        self._depth += 1
-        if self._depth > MAX_NESTING:
-            raise CelSyntaxError(
-                f"expression recursion limit exceeded: {MAX_NESTING}", self._token.at
-            )
+    def _check_depth(self, more: int, at: int) -> None:
+        if self._depth + more > MAX_NESTING:
+            raise CelSyntaxError(f"expression recursion limit exceeded: {MAX_NESTING}", at)
 
     # -- grammar --------------------------------------------------------------------------------
 
     def expression(self) -> Expr:
         """``a ? b : c`` and everything that binds tighter."""
-        self._descend()
+        self._depth += 1
+        self._check_depth(0, self._token.at)
         condition = self._logical("||", "_||_", self._conjunction)
         question = self._accept("?")
         if question is not None:
@@ -113,10 +111,7 @@ class _Parser:
             token = self._token
             self._next += 1
             chain += 1
-            if self._depth + chain > MAX_NESTING:  # cel-go also counts left recursion
-                raise CelSyntaxError(
-                    f"expression recursion limit exceeded: {MAX_NESTING}", token.at
-                )
+            self._check_depth(chain, token.at)  # cel-go also counts left recursion
             left = tree.CallExpr(function, (left, self._binary(level + 1)), None, token.at)
         return left
 
@@ -151,10 +146,7 @@ class _Parser:
             else:
                 return node
             steps += 1
-            if self._depth + steps > MAX_NESTING:
-                raise CelSyntaxError(
-                    f"expression recursion limit exceeded: {MAX_NESTING}", token.at
-                )
+            self._check_depth(steps, token.at)
 
     def _selection(self, operand: Expr, at: int) -> Expr:
         optional = self._accept("?") is not None
