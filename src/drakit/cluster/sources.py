@@ -10,7 +10,7 @@ from drakit.cli.errors import Problem
 from drakit.cluster import manifests
 from drakit.core.kubernetes_releases import LATEST, RELEASES
 from drakit.core.objects import ObjectMeta
-from drakit.core.pods import Container, Pod, PodResourceClaim, PodSpec
+from drakit.core.pods import Pod, PodContainer, PodResourceClaim, PodSpec
 from drakit.scheduler.placement import ClusterSnapshot
 
 _RELEASES: Final = tuple(r.name for r in reversed(RELEASES.values()) if r.minor <= LATEST.minor)
@@ -83,5 +83,5 @@ def the_pod(wanted: manifests.Manifests) -> Pod:
     ]
     return Pod(
         metadata=ObjectMeta(name="pod", namespace=first.metadata.namespace),
-        spec=PodSpec(containers=(Container(name="main"),), resource_claims=tuple(uses)),
+        spec=PodSpec(containers=(PodContainer(name="main"),), resource_claims=tuple(uses)),
     )
