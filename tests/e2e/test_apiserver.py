@@ -1,5 +1,6 @@
-"""The client and the publisher against a real kube-apiserver: its validation, its field dropping,
-its watch. No node and no kubelet is needed, so this is the quickest of the end-to-end tests."""
+"""Client and publisher with a real kube-apiserver: validation, dropped fields, watches.
+
+No node and no kubelet are needed, so these are the fastest end-to-end tests."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def oracle(ability: Ability) -> Iterator[Oracle]:
 
 @pytest.fixture
 def real(oracle: Oracle) -> Cluster:
-    """The administrator's way in: a client certificate, and the cluster's own authority."""
+    """Administrator access: a client certificate and the certificate authority of the cluster."""
     certificate = Certificate(
         oracle.client_certificate.read_bytes(), oracle.client_key.read_bytes()
     )
@@ -193,7 +194,7 @@ async def test_who_is_not_known_and_who_may_not(oracle: Oracle, real: Cluster) -
 
 
 def test_a_collection_is_deleted_by_its_selector(oracle: Oracle) -> None:
-    """What a kubelet does with the slices of its node or of one driver."""
+    """Deletion by selector, as a kubelet deletes the slices of its node or of one driver."""
     pool = {"name": "p", "generation": 1, "resourceSliceCount": 1}
     for node in ("collected", "kept"):
         spec = {"driver": "collect.example.com", "nodeName": node, "pool": pool, "devices": []}
@@ -237,7 +238,7 @@ def test_requests_that_make_no_sense(
 
 
 async def test_the_api_has_the_limits_we_check(real: Cluster) -> None:
-    """Every offer at or beyond a limit: the server takes exactly those that our check lets pass."""
+    """For offers at or beyond a limit, the server accepts exactly those that pass our check."""
     async with Client(real) as client:
         wrong = [case.name for case in CASES if await server_takes(client, case) != case.good]
         for item in (await client.list(SLICES, Selection(fields="spec.driver=example.com"))).items:
@@ -246,7 +247,7 @@ async def test_the_api_has_the_limits_we_check(real: Cluster) -> None:
 
 
 class Bench:
-    """A publisher at work, and what it was told."""
+    """A running publisher and its notifications."""
 
     def __init__(self, client: Client, driver: str, node: str) -> None:
         self.dropped: list[Dropped] = []
@@ -309,7 +310,7 @@ async def test_devices_are_published_in_order_and_changed_in_place(
 
 
 async def test_a_successor_writes_nothing(oracle: Oracle, real: Cluster) -> None:
-    """Everything a slice can say with this server's gates, read back equal to what was meant."""
+    """A slice with every field that this server's gates allow is read back unchanged."""
     capacity = Capacity(
         value=Quantity("1.5Gi"),
         request_policy=RequestPolicy(default=Quantity("0.5Gi")),
@@ -376,7 +377,7 @@ async def test_fields_behind_a_gate_are_reported_and_lived_with(
 
 
 async def test_rejected_is_told_and_mended_by_another_offer(oracle: Oracle, real: Cluster) -> None:
-    """List attributes without their gate: cleared by the server, which then misses their value."""
+    """List attributes without their gate: the server clears them and then rejects the missing value."""
     listed = Device(name="d", attributes={"nodes": Attribute(ints=(0, 1))})
     async with publishing(oracle, real, "list") as bench:
         bench.publisher.publish(Offer((PoolOffer((listed,)),)))
@@ -392,12 +393,12 @@ async def test_rejected_is_told_and_mended_by_another_offer(oracle: Oracle, real
 
 
 async def test_a_restarted_server_is_followed_again(oracle: Oracle, real: Cluster) -> None:
-    """Away and back: what was offered meanwhile gets there, and what it forgot is 410."""
+    """After a restart, changes made meanwhile are published, and forgotten versions are 410."""
     async with publishing(oracle, real, "away") as bench:
         bench.publisher.publish(Offer((PoolOffer(plain(10)),)))
         await bench.publisher.published.wait()
         (before,) = await bench.slices()
-        # The bed starts its programs from the main thread only, which is this one.
+        # The test cluster starts programs only from the main thread, which is this one.
         oracle.plane.restart("kube-apiserver")
         bench.publisher.publish(Offer((PoolOffer(plain(11)),)))
         await bench.publisher.published.wait()

@@ -1,4 +1,4 @@
-"""The harness's own promises, as far as they need no machine: caching, cleaning, waiting."""
+"""Tests of the test cluster itself that need no machine: caching, cleanup, waiting."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.e2e.bed.processes import Run
 from tests.e2e.bed.shapes import load_shapes, parse_cpus
 from tests.e2e.bed.waiting import NotYetError, wait_for
 
-# A run with one child that ignores polite requests and has a child of its own; it says
-# where it is and then waits for ever.
+# A run with one child that ignores SIGTERM and has a child itself; it prints its
+# directory and then waits forever.
 _RUN = """
 import signal
 from tests.e2e.bed.processes import Run
@@ -34,7 +34,7 @@ signal.pause()
 """
 
 
-# Tests whose machine dies under the first of them, and then again while its fixture tidies up.
+# Tests whose machine dies during the first test, and again during the teardown of its fixture.
 _HOOKS = """
 from tests.e2e.conftest import (
     pytest_runtest_makereport, pytest_runtest_protocol, pytest_terminal_summary
@@ -63,7 +63,7 @@ def test_second(bed):
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of the test's own."""
+    """A cache for one test."""
     monkeypatch.setenv("DRAKIT_CACHE", str(tmp_path))
     return tmp_path
 
@@ -84,7 +84,7 @@ def test_nothing_outlives_a_run_however_it_ends(cache: Path, number: signal.Sign
 
 
 def _runs(pid: str) -> bool:
-    """Whether a process is there and no zombie: not every sandbox has a process 1 that reaps."""
+    """Whether a process exists and is not a zombie: not every sandbox has a reaping process 1."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
@@ -164,7 +164,7 @@ def test_a_test_whose_machine_died_is_repeated_visibly_on_a_new_one(tmp_path: Pa
     )
     assert "THE BED DIED during test_dying.py::test_first: the machine is gone" in done.stdout
     assert "tidying up on it failed: OSError('nobody answers')" in done.stdout
-    assert "REPEATED after the bed died: test_dying.py::test_first" in done.stdout
+    assert "REPEATED after the test cluster died: test_dying.py::test_first" in done.stdout
     assert "2 passed" in done.stdout
     assert done.returncode == 0
 

@@ -1,4 +1,4 @@
-"""The watch on promised memory sees what must never be, and nothing else; needs no machine."""
+"""The memory watch reports violations and nothing else; needs no machine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Tree:
             (self._nodes / f"node{number}" / "meminfo").write_text(total)
 
     def pod(self, name: str, mems: str, *, memory: int = 0, pages: int = 0, used: str = "") -> None:
-        """A pod bound to NUMA nodes, promised so much, that uses pages as the kernel would say it."""
+        """A pod bound to NUMA nodes, with guarantees and used pages in kernel notation."""
         identity = (name.encode().hex() + "0" * 64)[:64]
         container = self._pods / self._place.format(pod=name, id=identity)
         container.mkdir(parents=True)
@@ -45,7 +45,7 @@ class Tree:
 
     @contextmanager
     def watched(self) -> Iterator[MemoryReport]:
-        """What a watch sees in two whole looks."""
+        """Observations of a watch in two complete passes."""
         here = cast("Node", Here())
         with watching_memory(here, str(self._pods), str(self._nodes)) as watch:
             wait_for("two looks", lambda: watch.report().looks >= 2, limit=30)

@@ -1,4 +1,4 @@
-"""The disk that forgets does so, and nothing else; needs no machine."""
+"""The volatile disk loses unflushed writes and nothing else; needs no machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ READ, WRITE, FLUSH, TRIM = 0, 1, 3, 4
 
 
 class Client:
-    """Speaks NBD as the emulator does."""
+    """NBD client like that of the emulator."""
 
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX)

@@ -1,4 +1,4 @@
-"""The watch on a node's cgroups sees what must never be, and nothing else; needs no machine."""
+"""The cgroup watch reports violations and nothing else; needs no machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ POD_CGROUPS = {
 
 
 class Here:
-    """Stands in for a node: the watch runs in this very process."""
+    """Replaces a node: the watch runs in this process."""
 
     def python(self, source: str, **arguments: Any) -> Any:
         names = dict(arguments)
@@ -59,7 +59,7 @@ class Pods:
         (cgroup / "new").rename(cgroup / "cpuset.cpus")
 
     def checkpoint(self, claim: str, cpus: str) -> Path:
-        """The driver writes a claim down."""
+        """Write a checkpoint file, like the driver."""
         directory = self._root / "plugins/dra.cpu/claims"
         directory.mkdir(parents=True, exist_ok=True)
         entry = {"grants": [{"exclusive": {"cpu": cpus}}]}
@@ -87,7 +87,7 @@ def recording(root: Path) -> Iterator[tuple[Watch, Path]]:
 
 
 def _looked_again(watch: Watch) -> None:
-    """Wait until two whole looks have begun and ended from now on."""
+    """Wait for two complete passes from now on."""
     before = watch.report().looks
     wait_for("two looks", lambda: watch.report().looks > before + 2)
 

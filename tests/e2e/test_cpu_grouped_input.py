@@ -1,6 +1,6 @@
-"""Whatever is wrong with a claim, a class or a pod: its event says what, and what to do about it.
+"""Errors in a claim, a class or a pod: the event states the error and the remedy.
 
-All pods are made at once: the kubelet and the scheduler find out about each by themselves.
+All pods are created at once and are processed independently by the kubelet and the scheduler.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ CLAIMS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "version": ({"apiVersion": "v9", "cpuConfig": {}}, "apiVersion 'v9' is not known, only 'v1al"),
     "contrary": (_saying(wholeCores=True, placement="spread"), "wholeCores: true takes every thr"),
 }
-"""What a claim says to the driver, and what the driver answers."""
+"""Opaque configuration of a claim, and the response of the driver."""
 CLASSES: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "naming": (_saying(cpuset="2"), "a class cannot name a cpuset"),
 }
-"""What a class says, and what the driver answers to a claim of it."""
+"""Opaque configuration of a class, and the response of the driver to a claim."""
 
 
 def _class(name: str, parameters: Mapping[str, Any]) -> Manifest:
@@ -56,7 +56,7 @@ def _of_class(name: str) -> Manifest:
 
 @pytest.fixture(scope="module")
 def namespace(cluster: Cluster, cpu_driver: ChartDriver) -> Iterator[str]:
-    """One namespace with every mistake in it."""
+    """One namespace with all invalid objects."""
     cpu_driver.deploy(driverConfig={"reservedCPUs": "0"})
     with cluster.namespace("mistakes") as name:
         one = amount(1, on_numa_node(1))

@@ -1,4 +1,4 @@
-"""Whatever is restarted under running pods: who has CPUs keeps them, and new claims are served."""
+"""Restarts of components: running pods keep their CPUs, and new claims are prepared."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _restart_kubelet(cluster: Cluster, node: Node, driver: ChartDriver) -> None:
 
 
 def _upgrade_node(cluster: Cluster, node: Node, driver: ChartDriver) -> None:
-    """Both at once, as the upgrade of a node does."""
+    """Both at once, as in an upgrade of a node."""
     node.stop_service("kubelet")
     node.restart_service("runtime")
     node.start_service("kubelet")

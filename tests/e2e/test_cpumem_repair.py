@@ -1,4 +1,4 @@
-"""A foreign value in any file that dra-driver-cpumem owns does not last, on a real kernel and runtime."""
+"""Foreign writes to files of dra-driver-cpumem are corrected, on a real kernel and runtime."""
 
 from __future__ import annotations
 

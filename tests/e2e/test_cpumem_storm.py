@@ -1,8 +1,8 @@
-"""A storm of pods that claim CPUs, memory and hugepages; the driver dies at random; the kernel is asked.
+"""Load test with pods that claim CPUs, memory and hugepages, and random crashes of the driver.
 
-From the node's cgroups and ``/sys/devices/system/node``, over and over: no CPU with two owners, no NUMA
-node whose memory or hugepages are promised to more than it has; and in the end all is given back. The
-record of all CPUs that were seen is judged by the history checker.
+The cgroups and ``/sys/devices/system/node`` are read continuously: no CPU has two owners, no NUMA node
+has more guaranteed memory or hugepages than it has, and everything is released at the end. The
+history checker verifies the record of all CPUs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.groups
 
 EVERYTHING = frozenset(range(1, 8))
 TOUCHED = 8 * MI
-"""Of the claimed memory: what is promised is looked at, touching it all would only take time."""
+"""Share of the claimed memory that is touched; touching all of it would only take time."""
 
 
 # Kinds of pods -----------------------------------------------------------------------------
@@ -97,7 +97,7 @@ KINDS: tuple[Callable[[str, random.Random], list[Manifest]], ...] = (
 
 
 class MemoryStorm(Storm):
-    """The storm of the CPU driver's test with other pods."""
+    """The load test of the CPU driver with other pods."""
 
     def _make(self) -> None:
         name = f"p{self._made}"

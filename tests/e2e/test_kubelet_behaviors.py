@@ -1,7 +1,7 @@
-"""What the kubelet does to a DRA driver, seen with the real one; the others are in the tests by name.
+"""Behavior of the real kubelet towards a DRA driver.
 
-``tests/kit/test_kubelet_behaviors.py`` has the whole list, against the double. Restarts of either side,
-rolling updates, rejections that heal and pods deleted by force have end-to-end tests of their own.
+``tests/kit/test_kubelet_behaviors.py`` has the complete list, with the fake. Restarts, rolling updates,
+temporary rejections and force-deleted pods have separate end-to-end tests.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def driver(cpu_driver: ChartDriver) -> ChartDriver:
 
 @pytest.fixture
 def kubelet_away(cluster: Cluster, node: Node) -> Iterator[None]:
-    """The kubelet is down; whatever happens, it is up afterwards."""
+    """Stop the kubelet; it is started again afterwards in any case."""
     node.stop_service("kubelet")
     try:
         yield
@@ -121,7 +121,7 @@ def test_a_claim_that_no_container_uses_is_prepared_all_the_same(
 def test_a_restarted_kubelet_removes_the_slices_and_keeps_its_checkpoint(
     cluster: Cluster, node: Node, driver: ChartDriver, namespace: str, tmp_path: Path
 ) -> None:
-    """What the fake kubelet does at its start, and the file that it writes and reads."""
+    """Start-up of the kubelet as in the fake, and the file that it writes and reads."""
     cluster.apply([claim("two", amount(2, on_numa_node(0))), pod_with("owner", "two")], namespace)
     running(cluster, namespace, "owner")
     (before,) = cluster.slices("dra.cpu", node.name)

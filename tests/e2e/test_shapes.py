@@ -1,4 +1,4 @@
-"""The other VM shapes are what they say, and so are the slices of a driver on them.
+"""The other VM shapes match their definition, and so do the slices of a driver on them.
 
 They join the cluster as further nodes, one at a time.
 """
