@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from grpclib.exceptions import GRPCError
 
-from drakit.wire.nri import connection as conversation
+from drakit.wire.nri.event_table import HANDLED_EVENTS
 from drakit.wire.nri.values import (
     Adjustment,
     ContainerUpdate,
@@ -23,7 +23,6 @@ from drakit.wire.nri.values import (
     Resources,
     State,
 )
-from drakit.wire.nri.versions import PINNING_EVENTS, Event
 from tests.e2e.bed.cri import Cri, cri_of, cri_of_second_client
 from tests.e2e.bed.node import Node
 from tests.e2e.bed.pins import Pins
@@ -37,7 +36,6 @@ from tests.e2e.nri import (
 )
 
 ALL = frozenset(range(8))
-POD_EVENTS = frozenset({Event.RUN_POD_SANDBOX, Event.STOP_POD_SANDBOX, Event.REMOVE_POD_SANDBOX})
 _SPEC = {
     "cdiVersion": "0.6.0",
     "kind": "fakes.test/thing",
@@ -117,7 +115,7 @@ def recorder() -> Observer:
 @pytest.fixture
 def connection(runtime: Node, recorder: Observer) -> Iterator[PluginThread]:
     """Our synchronized plugin, with the events of pods."""
-    with connected(runtime, recorder, events=PINNING_EVENTS | POD_EVENTS) as made:
+    with connected(runtime, recorder, events=HANDLED_EVENTS) as made:
         wait_until("our plugin is synchronized", lambda: recorder.synchronized, runtime)
         yield made
 
@@ -324,7 +322,7 @@ def test_a_registration_that_the_runtime_rejects(
     if wrong == "name":
         changes["name"] = "an other"
     if wrong == "events":
-        monkeypatch.setattr(conversation, "event_mask", lambda *_: 1 << 20)
+        monkeypatch.setattr(connection, "event_mask", lambda *_: 1 << 20)
     other = Observer()
     with connected(runtime, other, **changes):
         wait_until("its rejection", lambda: other.ends, runtime)
