@@ -1,4 +1,4 @@
-"""The pages of dra-driver-cpumem say what the code has, and their examples and numbers are real."""
+"""The pages of dra-driver-cpumem match the code, and their examples and numbers are real."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_every_command_of_the_program_is_listed() -> None:
 
 
 def gauge_names() -> Iterator[str]:
-    """Gauges are made at scrape time: their names are literals, or the first of rows looped over."""
+    """Gauges are created at scrape time: their names are literals, or the first items of table rows."""
     paths = [
         *(SOURCES / "kit").rglob("*.py"),
         SOURCES / "drivers/cpu/gauges.py",
@@ -148,7 +148,7 @@ RESERVED = {"reserved_cpus": "0,16", "reserved_memory": "0:memory=1Gi;1:memory=1
 
 
 def shown(text: str, command: str) -> str:
-    """What a page shows under the one console line that begins with *command*."""
+    """The output of a page below the console line that starts with *command*."""
     (found,) = [
         part.partition("\n")[2].strip("\n")
         for block in blocks(text, "console")
@@ -206,7 +206,7 @@ def test_every_step_of_the_guide_has_a_check() -> None:
     assert all("**Check**" in step for step in steps)
 
 
-def test_lint_tells_a_misspelt_key_as_the_guide_shows(
+def test_lint_reports_a_misspelled_key_as_the_guide_shows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest = text_of("deploy/examples/cpumem-dpdk.yaml")
@@ -290,7 +290,7 @@ def test_the_modes_are_listed() -> None:
 KUBELET = "memoryReservationPolicy: TieredReservation\nmemoryThrottlingFactor: 0.9\n"
 
 
-async def test_yielding_looks_as_the_page_shows(tmp_path: Path) -> None:
+async def test_files_of_the_kubelet_are_reported_as_the_page_shows(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(KUBELET)
     said = [
         line
@@ -338,7 +338,7 @@ def test_a_shortage_is_logged_as_the_page_shows() -> None:
     assert f"WARNING {template % shortage}" in text_of("docs/hugepages.md").splitlines()
 
 
-def test_the_patience_that_the_pages_tell_is_the_code_s() -> None:
+def test_the_timeouts_on_the_pages_are_those_of_the_code() -> None:
     assert (host._TEND_SECONDS, reconciler._CHURN_SECONDS) == (10, 120)
     assert "every ten seconds" in QOS
     assert "up to two minutes after pods came or went" in QOS
