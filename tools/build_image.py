@@ -286,8 +286,8 @@ def compile_bytecode(root: Path, triplet: str) -> None:
     libraries = f"{root}/usr/lib/{triplet}"
     loader = next(Path(libraries).glob("ld-linux-*.so*"))
     python = [str(loader), "--library-path", libraries, f"{root}/usr/bin/python{PYTHON}", "-s"]
-    # The compiler's own imports would be written with the scratch directory's path, and the order of
-    # sets in the bytecode is that of their hashes: neither may differ from build to build.
+    # The bytecode must not depend on the build: the compiler's imports would contain the path of the
+    # scratch directory, and sets are ordered by their hashes.
     fixed = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
     environment = {"PYTHONHOME": f"{root}/usr", "PATH": os.environ["PATH"], **fixed}
     for directory, shown in (
