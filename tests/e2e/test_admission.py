@@ -260,7 +260,7 @@ def test_the_driver_writes_no_status_of_claims_without_its_devices(
         oracle.api.delete(*CLAIM, name, "default")
 
 
-def test_a_token_that_is_bound_to_no_node_writes_no_status(oracle: Oracle, mixed: Manifest) -> None:
+def test_a_token_without_a_node_cannot_write_a_status(oracle: Oracle, mixed: Manifest) -> None:
     loose = oracle.api.as_bearer(oracle.api.token("kube-system", "dra-driver-cpumem"))
     with pytest.raises(ApiError, match="no node name in the credential") as rejected:
         _apply(loose, mixed, _status(HERE, "mine"))

@@ -146,7 +146,7 @@ async def test_the_fake_stores_and_rejects_gated_fields_like_the_server(
         assert await stored(fake.cluster()) == await stored(real)
 
 
-async def test_a_bookmark_has_a_version_and_comes_only_if_it_is_allowed(
+async def test_bookmarks_have_a_version_and_are_sent_only_if_allowed(
     oracle: Oracle, real: ClusterAccess
 ) -> None:
     """The server sends one about two seconds before the end of a watch that saw a change."""
@@ -171,8 +171,8 @@ async def test_a_bookmark_has_a_version_and_comes_only_if_it_is_allowed(
     assert int(last["metadata"]["resourceVersion"]) > int(made.resource_version), "also of others"
 
 
-async def test_who_is_not_known_and_who_may_not(oracle: Oracle, real: ClusterAccess) -> None:
-    """401 for a wrong token; 403 names the verb; a SelfSubjectAccessReview says the same."""
+async def test_unknown_and_unauthorized_clients(oracle: Oracle, real: ClusterAccess) -> None:
+    """401 for a wrong token; 403 names the verb; a SelfSubjectAccessReview agrees."""
     wrong = dataclasses.replace(real, credentials=Fixed(Credential("wrong")))
     async with Client(wrong) as client:
         with pytest.raises(UnauthorizedError):
@@ -218,7 +218,7 @@ def test_a_collection_is_deleted_by_its_selector(oracle: Oracle) -> None:
     ],
     ids=["no namespace", "no patch", "no field manager"],
 )
-def test_requests_that_make_no_sense(
+def test_invalid_requests(
     oracle: Oracle, method: str, path: str, content_type: str, status: int
 ) -> None:
     """The same statuses as the fake's."""
@@ -359,7 +359,7 @@ async def test_wiped_slices_come_back(oracle: Oracle, real: ClusterAccess) -> No
         assert len(await bench.slices()) == 3
 
 
-async def test_fields_behind_a_gate_are_reported_and_lived_with(
+async def test_dropped_fields_are_reported_and_accepted(
     oracle: Oracle, real: ClusterAccess
 ) -> None:
     """The gate of node-allocatable resources is off by default in every release up to 1.37."""
@@ -415,7 +415,7 @@ async def test_a_restarted_server_is_followed_again(oracle: Oracle, real: Cluste
                 pass
 
 
-async def test_what_etcd_has_forgotten_is_410(oracle: Oracle, real: ClusterAccess) -> None:
+async def test_a_compacted_version_is_410(oracle: Oracle, real: ClusterAccess) -> None:
     """For a watch as an event in its stream, for the next page of a list as the answer's status."""
     pool = {"name": "p", "generation": 1, "resourceSliceCount": 1}
     spec = {"driver": "old.example.com", "nodeName": "old", "pool": pool, "devices": []}

@@ -64,7 +64,7 @@ def residents(cluster: Cluster, cpu_driver: ChartDriver) -> Iterator[Residents]:
             watch.report().check()
 
 
-def test_a_force_deleted_pod_gives_its_cpus_back_when_it_has_really_ended(
+def test_the_cpus_of_a_force_deleted_pod_are_released_after_it_has_stopped(
     residents: Residents, cluster: Cluster, node: Node
 ) -> None:
     namespace, pid = residents.namespace, residents.victim.pid
@@ -119,7 +119,7 @@ def test_a_crash_looping_pod_keeps_its_cpus_over_restarts(
     assert residents.sharer.cpus.isdisjoint({first, last})
 
 
-def test_a_drained_node_gives_all_cpus_back_and_serves_again(
+def test_a_drained_node_releases_all_cpus_and_is_usable_again(
     residents: Residents, cluster: Cluster, node: Node
 ) -> None:
     namespace = residents.namespace

@@ -40,18 +40,18 @@ def _plain(name: str, dice: random.Random) -> list[Manifest]:
 
 
 def _whole_core(name: str, dice: random.Random) -> list[Manifest]:
-    said = {"apiVersion": "v1alpha1", "cpuConfig": {"wholeCores": True}}
-    return [claim(name, amount(2), config=said), watched(pod_with(name, name), "owner", 2)]
+    config_ = {"apiVersion": "v1alpha1", "cpuConfig": {"wholeCores": True}}
+    return [claim(name, amount(2), config=config_), watched(pod_with(name, name), "owner", 2)]
 
 
 def _spread(name: str, dice: random.Random) -> list[Manifest]:
-    said = {"apiVersion": "v1alpha1", "cpuConfig": {"placement": "spread"}}
-    return [claim(name, amount(2), config=said), watched(pod_with(name, name), "owner", 2)]
+    config_ = {"apiVersion": "v1alpha1", "cpuConfig": {"placement": "spread"}}
+    return [claim(name, amount(2), config=config_), watched(pod_with(name, name), "owner", 2)]
 
 
 def _named(name: str, dice: random.Random) -> list[Manifest]:
-    said = {"apiVersion": "v1alpha1", "cpuConfig": {"cpuset": str(dice.randint(4, 7))}}
-    one = claim(name, amount(1, on_numa_node(1)), config=said)
+    config_ = {"apiVersion": "v1alpha1", "cpuConfig": {"cpuset": str(dice.randint(4, 7))}}
+    one = claim(name, amount(1, on_numa_node(1)), config=config_)
     return [one, watched(pod_with(name, name), "owner", 1)]
 
 
@@ -173,7 +173,7 @@ class Storm:
         pytest.param(200, 8, None, id="long", marks=[pytest.mark.full, pytest.mark.timeout(5400)]),
     ],
 )
-def test_no_cpu_is_owned_twice_at_any_moment(
+def test_no_cpu_is_owned_twice_at_any_time(
     cluster: Cluster,
     node: Node,
     cpu_driver: ChartDriver,

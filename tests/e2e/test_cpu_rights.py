@@ -102,7 +102,7 @@ def test_the_driver_may_write_its_own_slices_only(
         cluster.api.delete(*SLICE, foreign)
 
 
-def test_a_token_that_is_bound_to_no_node_writes_nothing(
+def test_a_token_without_a_node_cannot_write(
     driver: ChartDriver, cluster: Cluster, node: Node
 ) -> None:
     loose = cluster.api.as_bearer(cluster.api.token(driver.namespace, driver.chart))
@@ -114,7 +114,7 @@ def test_a_token_that_is_bound_to_no_node_writes_nothing(
     ("api_version", "kind"),
     [("v1", "Pod"), ("v1", "Secret"), ("v1", "ConfigMap"), ("resource.k8s.io/v1", "DeviceClass")],
 )
-def test_what_the_driver_does_not_use_it_cannot_read(
+def test_the_driver_cannot_read_what_it_does_not_use(
     as_driver: Api, cluster: Cluster, api_version: str, kind: str
 ) -> None:
     with pytest.raises(ApiError) as rejected:

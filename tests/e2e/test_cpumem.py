@@ -132,7 +132,7 @@ def test_cpus_memory_and_hugepages_of_one_claim_are_on_one_node(
     assert memory.mapped() == ({1}, {1: 16})
 
 
-def test_one_page_more_than_claimed_is_rejected_and_nobody_else_notices(
+def test_one_page_more_than_claimed_is_rejected_without_affecting_others(
     residents: Residents, cluster: Cluster
 ) -> None:
     assert residents.words["worker"].split("\n")[:3] == [
@@ -240,7 +240,7 @@ def _restart(cluster: Cluster, namespace: str, image: str) -> None:
     containers = [{**each, "image": image} for each in pod["spec"]["containers"]]
     cluster.api.patch("v1", "Pod", "pair", {"spec": {"containers": containers}}, namespace)
 
-    def anew() -> bool:
+    def restarted() -> bool:
         now = cluster.api.get("v1", "Pod", "pair", namespace)["status"]["containerStatuses"]
         waiting = [
             each["name"]
@@ -251,4 +251,4 @@ def _restart(cluster: Cluster, namespace: str, image: str) -> None:
             raise NotYetError(f"not started again: {waiting}")
         return True
 
-    cluster.wait(f"both containers to run {image}", anew)
+    cluster.wait(f"both containers to run {image}", restarted)

@@ -36,7 +36,7 @@ CONFIG = {
 }
 
 
-def test_pages_are_made_before_the_pod_is_bound_and_elsewhere_if_a_node_has_no_room(
+def test_pages_are_added_before_the_pod_is_bound_or_it_is_scheduled_elsewhere(
     cluster: Cluster, node: Node, cpumem_driver: ChartDriver, namespace: str
 ) -> None:
     cpumem_driver.deploy(driverConfig=CONFIG, kubeletConfig="/bed-node/kubelet.json")

@@ -31,7 +31,7 @@ CACHE = (
 
 
 @pytest.mark.parametrize("memory_qos", ["claims", "off"])
-def test_a_hog_takes_the_memory_of_others_but_not_what_is_protected(
+def test_memory_pressure_does_not_reclaim_protected_memory(
     cluster: Cluster, node: Node, cpumem_driver: ChartDriver, namespace: str, memory_qos: str
 ) -> None:
     install_holder(node)
@@ -72,7 +72,7 @@ def _careful() -> Manifest:
     return pod
 
 
-def test_the_driver_yields_to_a_kubelet_that_protects_memory_itself(
+def test_the_driver_does_not_write_files_that_the_kubelet_manages(
     cluster: Cluster, node: Node, cpumem_driver: ChartDriver, namespace: str
 ) -> None:
     install_holder(node)

@@ -29,7 +29,7 @@ FOREIGN = {
 """Hugepage limits are raised: the kernel does not lower them below what is in use."""
 
 
-def test_foreign_values_in_all_owned_files_are_put_right(
+def test_foreign_values_in_all_owned_files_are_corrected(
     cluster: Cluster, node: Node, cpumem_driver: ChartDriver, namespace: str
 ) -> None:
     cpumem_driver.deploy(

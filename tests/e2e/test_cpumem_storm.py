@@ -115,7 +115,7 @@ class MemoryStorm(Storm):
         pytest.param(200, 8, None, id="long", marks=pytest.mark.timeout(5400)),
     ],
 )
-def test_nothing_is_promised_twice_at_any_moment(
+def test_nothing_is_guaranteed_twice_at_any_time(
     cluster: Cluster,
     node: Node,
     cpumem_driver: ChartDriver,
@@ -136,15 +136,15 @@ def test_nothing_is_promised_twice_at_any_moment(
     with watching(node, record=record) as cpus, watching_memory(node) as memory:
         MemoryStorm(cluster, cpumem_driver, namespace, seed).rage(pods, deaths, cpus)
         cluster.wait("all CPUs to be given back", lambda: resident.cpus == EVERYTHING)
-        seen, promised = cpus.report(), memory.report()
-    print(seen, promised)
+        seen, guaranteed = cpus.report(), memory.report()
+    print(seen, guaranteed)
     seen.check()
-    promised.check()
+    guaranteed.check()
     history = judged(record)
     print(f"{record}: {dict(history.seen)}, undecided: {dict(history.undecided)}")
     history.check()
     assert history.seen["containers"] >= len(seen.owners)
-    assert promised.pods >= pods // 2, "too few pods came to be promised memory: this was no storm"
+    assert guaranteed.pods >= pods // 2, "too few pods had guaranteed memory: the load was too low"
     assert cpumem_driver.checkpoint(node) == {}
     pod = cluster.api.get("v1", "Pod", "resident", namespace)
     cluster.wait(

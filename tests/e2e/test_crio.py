@@ -128,7 +128,7 @@ def test_after_a_restart_containers_are_reported_as_created_not_as_updated(
     assert reported.resources.cpus == "2-3"
 
 
-def test_an_update_that_meets_a_creation_is_lost_and_reported_as_done(
+def test_an_update_during_a_creation_is_lost_and_reported_as_done(
     runtime: Node, cri: Cri, connection: PluginThread, recorder: Racing
 ) -> None:
     recorder.answers["first"] = cpus("2-3")
@@ -143,7 +143,7 @@ def test_an_update_that_meets_a_creation_is_lost_and_reported_as_done(
     assert runtime.effective_cpus(container) == {2, 3}, "the update was applied after all"
 
 
-def test_an_error_at_its_start_does_not_keep_a_container_from_running(
+def test_an_error_at_its_start_does_not_prevent_a_container_from_running(
     runtime: Node, cri: Cri, connection: PluginThread, recorder: Racing
 ) -> None:
     """containerd fails the start; with CRI-O only the creation can be rejected."""
@@ -243,7 +243,7 @@ def _required_plugin(node: Node) -> Iterator[None]:
         node.restart_service("runtime")
 
 
-def test_without_its_required_plugin_cri_o_creates_no_container_and_without_the_guard_any(
+def test_cri_o_rejects_containers_without_its_required_plugin(
     runtime: Node, cri: Cri, recorder: Racing
 ) -> None:
     unguarded = cri.run_container(cri.run_pod())
@@ -319,7 +319,7 @@ def test_the_value_of_a_claim_replaces_the_pods_own(driver: DrivenNode) -> None:
     assert [each for each in variables if each.startswith("DRA_CPUSET=")] == ["DRA_CPUSET=2-3"]
 
 
-def test_a_forged_marker_is_rejected_and_nobody_else_is(driver: DrivenNode) -> None:
+def test_a_forged_marker_is_rejected_without_affecting_others(driver: DrivenNode) -> None:
     container, claim = driver.owner(2, numa=0)
     marker = f"DRA_CLAIM_{claim.uid}_cpus"
     with pytest.raises(GRPCError, match=f"remove {marker}"):
@@ -375,7 +375,7 @@ def test_the_claim_of_a_container_that_died_while_cri_o_was_down_can_be_released
     assert driver.soon(lambda: driver.cpus(sharer) == POOL)
 
 
-def test_containers_that_are_created_at_the_same_moment_never_share_a_cpu(
+def test_containers_created_at_the_same_time_never_share_a_cpu(
     machine: Node, driver: DrivenNode
 ) -> None:
     """An update during the creation of a container is lost; it is sent again when the container starts."""

@@ -168,7 +168,7 @@ def test_a_rejected_creation_is_followed_by_a_stop_and_a_removal(
 
 
 @pytest.mark.containerd
-def test_an_error_at_its_start_keeps_a_container_from_running(
+def test_an_error_at_its_start_prevents_a_container_from_running(
     runtime: Node, cri: Cri, connection: PluginThread, recorder: Observer
 ) -> None:
     recorder.rejected_starts.add("main")
@@ -257,7 +257,7 @@ def test_limits_that_the_kernel_rejects(
     assert recorder.ends == []
 
 
-def test_plugins_are_asked_by_index_and_must_not_contradict(
+def test_plugins_are_called_by_index_and_must_not_conflict(
     runtime: Node, cri: Cri, connection: PluginThread, recorder: Observer
 ) -> None:
     later = Observer()

@@ -91,7 +91,7 @@ def test_pods_that_come_and_go_while_the_kubelet_is_down(
     vain = _uid(cluster, "vain", namespace)
     cluster.api.delete("v1", "Pod", "vain", namespace, grace=0)
     ended.runs_only_on({2, 3})
-    assert sharer.cpus.isdisjoint({2, 3}), "nobody gives CPUs away while their pod runs"
+    assert sharer.cpus.isdisjoint({2, 3}), "the CPUs of a running pod must not be reassigned"
 
     node.start_service("kubelet")
     (early,) = running(cluster, namespace, "early")
@@ -104,7 +104,7 @@ def test_pods_that_come_and_go_while_the_kubelet_is_down(
     )
 
 
-def test_a_claim_that_no_container_uses_is_prepared_all_the_same(
+def test_a_claim_that_no_container_uses_is_also_prepared(
     cluster: Cluster, node: Node, driver: ChartDriver, namespace: str
 ) -> None:
     pod = pod_with("idle", "unused")
@@ -144,7 +144,7 @@ def test_a_restarted_kubelet_removes_the_slices_and_keeps_its_checkpoint(
     assert device.cdi
 
 
-def test_slices_that_somebody_deletes_are_written_again(
+def test_deleted_slices_are_published_again(
     cluster: Cluster, node: Node, driver: ChartDriver
 ) -> None:
     (before,) = cluster.slices("dra.cpu", node.name)
@@ -160,7 +160,7 @@ def test_slices_that_somebody_deletes_are_written_again(
     assert after["spec"]["devices"] == before["spec"]["devices"]
 
 
-def test_the_slices_of_a_driver_that_is_gone_go_too_and_pods_keep_their_cpus(
+def test_the_slices_of_a_removed_driver_are_deleted_and_pods_keep_their_cpus(
     cluster: Cluster, node: Node, driver: ChartDriver, namespace: str
 ) -> None:
     cluster.apply([claim("two", amount(2, on_numa_node(0))), pod_with("owner", "two")], namespace)

@@ -21,7 +21,7 @@ from tests.e2e.bed.watch import role, watching
 
 EVERYTHING = frozenset(range(1, 8))
 SETTINGS = {"reserved_cpus": "0", "verify_seconds": "2"}
-Promise = Callable[[DrivenNode], None]
+Guarantee = Callable[[DrivenNode], None]
 
 
 def claimed_cpus_are_where_the_container_runs(node: DrivenNode) -> None:
@@ -132,7 +132,7 @@ def a_cgroup_changed_by_hand_is_put_right(node: DrivenNode) -> None:
     assert node.soon(lambda: node.cpus(container) == {2, 3}), "the change was not noticed"
 
 
-BROKEN: dict[str, tuple[Promise, str]] = {
+BROKEN: dict[str, tuple[Guarantee, str]] = {
     "pins_the_wrong_cpu": (claimed_cpus_are_where_the_container_runs, "not the CPUs of its claim"),
     "pins_all_to_the_same_cpus": (no_cpu_is_owned_twice, "together with"),
     "forgets_to_grow": (the_shared_pool_shrinks_and_grows_back, "did not grow back"),
@@ -154,9 +154,11 @@ _ALWAYS = ("pins_the_wrong_cpu", "forgets_to_grow", "loses_state", "trusts_the_e
 _MUTANTS = [
     pytest.param(name, marks=() if name in _ALWAYS else pytest.mark.full) for name in BROKEN
 ]
-_PROMISES = [
-    pytest.param(promise, marks=() if name in _ALWAYS else pytest.mark.full, id=promise.__name__)
-    for name, (promise, _) in BROKEN.items()
+_GUARANTEES = [
+    pytest.param(
+        guarantee, marks=() if name in _ALWAYS else pytest.mark.full, id=guarantee.__name__
+    )
+    for name, (guarantee, _) in BROKEN.items()
 ]
 
 
@@ -174,22 +176,22 @@ def driver(machine: Node, request: pytest.FixtureRequest) -> Iterator[DrivenNode
         yield node
 
 
-@pytest.mark.parametrize("driver", [pytest.param("", id="honest")], indirect=True)
-@pytest.mark.parametrize("promise", _PROMISES)
-def test_the_driver_keeps_its_promise(driver: DrivenNode, promise: Promise) -> None:
+@pytest.mark.parametrize("driver", [pytest.param("", id="unchanged")], indirect=True)
+@pytest.mark.parametrize("guarantee", _GUARANTEES)
+def test_the_driver_keeps_its_guarantee(driver: DrivenNode, guarantee: Guarantee) -> None:
     try:
-        promise(driver)
+        guarantee(driver)
     finally:
         driver.clear()
 
 
 @pytest.mark.parametrize("driver", _MUTANTS, indirect=True)
-def test_a_broken_driver_is_caught(driver: DrivenNode, request: pytest.FixtureRequest) -> None:
+def test_a_mutant_is_detected(driver: DrivenNode, request: pytest.FixtureRequest) -> None:
     mutant = request.node.callspec.params["driver"]
-    promise, words = BROKEN[mutant]
+    guarantee, words = BROKEN[mutant]
     try:
-        promise(driver)
+        guarantee(driver)
     except (AssertionError, pytest.fail.Exception) as caught:
         assert words in str(caught), f"caught for another reason: {caught}"
     else:
-        pytest.fail(f"{promise.__name__} does not notice a driver that {mutant}")
+        pytest.fail(f"{guarantee.__name__} does not detect a driver that {mutant}")

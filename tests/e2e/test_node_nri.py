@@ -66,7 +66,7 @@ def writer(runtime: Node, packages: Path) -> Node:
     return runtime
 
 
-def test_the_runtime_says_what_it_can_do(
+def test_the_runtime_reports_its_features(
     connection: PluginThread, recorder: RecordingPlugin, pins: Pins
 ) -> None:
     (info,) = recorder.runtimes
@@ -78,7 +78,7 @@ def test_the_runtime_says_what_it_can_do(
     assert info.request_timeout >= 1
 
 
-def test_a_container_is_pinned_from_its_first_instant_and_told_of_to_its_end(
+def test_a_container_is_pinned_from_the_start_and_all_its_events_are_sent(
     runtime: Node, cri: Cri, connection: PluginThread, recorder: RecordingPlugin
 ) -> None:
     recorder.answers["main"] = Adjustment(resources=Resources(cpus="2-3", mems="0"))
@@ -185,7 +185,7 @@ def test_a_neighbor_moves_in_the_same_answer(
     assert runtime.effective_cpus(exclusive) == {4, 5, 6, 7}
 
 
-def test_a_resize_of_somebody_else_does_not_unpin(
+def test_a_resize_by_another_client_does_not_unpin(
     runtime: Node, cri: Cri, connection: PluginThread, recorder: RecordingPlugin
 ) -> None:
     recorder.answers["main"] = cpus("2-3")
@@ -218,7 +218,7 @@ def test_updates_are_pushed_to_running_containers(
     assert runtime.effective_cpus(container) == {5, 6}
 
 
-def test_a_rejection_reaches_the_kubelet_and_costs_nothing_else(
+def test_a_rejection_reaches_the_kubelet_and_has_no_other_effect(
     cri: Cri, connection: PluginThread, recorder: RecordingPlugin
 ) -> None:
     recorder.rejected["bad"] = "claim default/x holds no CPUs on this node"
@@ -259,7 +259,7 @@ def test_answers_of_any_size_arrive_and_the_longest_is_rejected_not_fatal(
     assert recorder.ends == []
 
 
-def test_a_plugin_that_was_away_corrects_what_it_missed(
+def test_a_reconnected_plugin_corrects_missed_changes(
     runtime: Node, cri: Cri, connection: PluginThread, recorder: RecordingPlugin
 ) -> None:
     pod = cri.run_pod()
@@ -277,7 +277,7 @@ def test_a_plugin_that_was_away_corrects_what_it_missed(
     )
 
 
-def test_a_restarted_runtime_is_joined_again_and_told_everything(
+def test_a_plugin_reconnects_to_a_restarted_runtime_and_is_synchronized(
     runtime: Node, cri: Cri, connection: PluginThread, recorder: RecordingPlugin
 ) -> None:
     recorder.answers["main"] = cpus("2-3")

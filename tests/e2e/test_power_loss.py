@@ -258,7 +258,7 @@ def test_no_acknowledged_claim_is_lost_when_the_power_fails(
     ("mutant", "kind"),
     [("does_not_sync_files", "vanished"), ("does_not_sync_directories", "vanished")],
 )
-def test_a_driver_that_does_not_sync_is_caught(
+def test_a_driver_that_does_not_sync_is_detected(
     machine: Machine, tmp_path: Path, mutant: str, kind: str
 ) -> None:
     with losing(machine, tmp_path, seed=1, mutant=mutant) as loss:

@@ -65,7 +65,7 @@ def test_the_slices_match_the_machine_cpu_by_cpu(
 
 
 @pytest.mark.groups
-def test_groups_are_the_numa_nodes_with_cpus_and_caches_are_heeded(
+def test_groups_are_the_numa_nodes_with_cpus_and_caches_are_respected(
     cluster: Cluster, cpu_driver: ChartDriver, other: Node, namespace: str
 ) -> None:
     cpu_driver.deploy(driverConfig={"reservedCPUs": "0"})

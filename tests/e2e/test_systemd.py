@@ -168,7 +168,7 @@ def test_weights_and_memory_set_on_slices_and_scopes_change_no_cpuset(
 
 
 @pytest.mark.parametrize("who", ["owner", "sharer"])
-def test_cpus_of_a_container_changed_by_systemctl_are_put_right(
+def test_cpus_of_a_container_changed_by_systemctl_are_corrected(
     cluster: Cluster,
     node: Node,
     driver: ChartDriver,
@@ -282,7 +282,7 @@ def test_a_runtime_restarted_by_its_unit_finds_every_pod_on_its_cpus(
     cluster.wait("the shared pool to grow back", lambda: residents.sharer.cpus == SHARED)
 
 
-def test_the_slice_of_an_ended_pod_goes_with_it_and_its_cpus_return(
+def test_the_slice_of_a_terminated_pod_is_removed_and_its_cpus_are_released(
     cluster: Cluster, node: Node, systemd: Systemd, residents: Residents
 ) -> None:
     container = residents.owner.container
@@ -318,7 +318,7 @@ def a_slice_that_withholds_cpus_is_reported(node: DrivenNode) -> None:
     assert node.soon(lambda: pod_slice in log()), "the slice was not reported"
 
 
-PROMISES: dict[Callable[[DrivenNode], None], tuple[str, str]] = {
+GUARANTEES: dict[Callable[[DrivenNode], None], tuple[str, str]] = {
     a_scope_changed_by_systemctl_is_put_right: ("believes_its_own_books", "was not noticed"),
     a_slice_that_withholds_cpus_is_reported: ("overlooks_slices", "was not reported"),
 }
@@ -326,19 +326,19 @@ PROMISES: dict[Callable[[DrivenNode], None], tuple[str, str]] = {
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-def test_a_promise_about_systemd_is_kept_and_its_mutant_caught(
-    runtime: Node, packages: Path, promise: Callable[[DrivenNode], None]
+@pytest.mark.parametrize("guarantee", GUARANTEES, ids=lambda guarantee: guarantee.__name__)
+def test_a_guarantee_about_systemd_is_kept_and_its_mutant_detected(
+    runtime: Node, packages: Path, guarantee: Callable[[DrivenNode], None]
 ) -> None:
-    mutant, words = PROMISES[promise]
+    mutant, words = GUARANTEES[guarantee]
     install_packages(runtime, packages)
     for broken in ("", mutant):
         with driven(runtime, broken, reserved_cpus="0", verify_seconds="2") as node:
             try:
                 if broken:
                     with pytest.raises(AssertionError, match=words):
-                        promise(node)
+                        guarantee(node)
                 else:
-                    promise(node)
+                    guarantee(node)
             finally:
                 node.clear()

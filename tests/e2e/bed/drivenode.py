@@ -66,7 +66,7 @@ class DriverProcess:
         )
         self._node.run("rm -f /var/lib/kubelet/plugins_registry/*")
         self.process = self._node.spawn(
-            f"driver-{self.mutant or 'honest'}",
+            f"driver-{self.mutant or 'unchanged'}",
             ["python3", "-c", program, *self._flags],
             {"PYTHONPATH": f"{PACKAGES_IN_GUEST}:{_MUTANTS}"},
         )

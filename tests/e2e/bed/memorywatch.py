@@ -106,7 +106,7 @@ def pods(directory):
 def amount(text):
     return 0 if text.strip() == "max" else int(text)
 
-def promise(pod):
+def guarantees(pod):
     bound = frozenset()
     for entry in os.scandir(pod):
         if entry.is_dir(follow_symlinks=False) and re.fullmatch(pattern, entry.name):
@@ -122,7 +122,7 @@ def promise(pod):
 
 def look_at(pod):
     try:
-        return promise(pod)
+        return guarantees(pod)
     except (OSError, IndexError):
         return None  # it ended under our eyes
 
@@ -145,7 +145,7 @@ def judge(seen):
             # Files are read one after the other: it counts if all is still so.
             if total > limit and still(inside):
                 names = ", ".join(sorted(os.path.basename(pod) for pod in inside))
-                note(f"nodes {sorted(group)} have {limit} bytes of {kind}, {total} are promised to {names}")
+                note(f"nodes {sorted(group)} have {limit} bytes of {kind}, {total} are guaranteed to {names}")
     for pod, (bound, _, there) in seen.items():
         if there - bound:
             note(f"{os.path.basename(pod)} is bound to nodes {sorted(bound)}, has pages of {sorted(there)}")
