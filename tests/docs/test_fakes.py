@@ -29,7 +29,7 @@ NOT_VERIFIED = {
     "before NRI 0.12.1 an unsolicited update that meets an event deadlocks the runtime",
     "from NRI 0.7 on a Synchronize of more than 4 MiB comes in parts",
     "from NRI 0.7 on a plugin that fails to synchronize is closed, before that it receives no further events",
-    "plugins are greeted one after the other",
+    "plugins are configured one after the other",
     "a plugin that the runtime launches inherits a connected socket",
     "containerd 2.0, 2.2 and 2.3 and CRI-O 1.33, 1.34 and 1.37 are as their NRI versions say",
 }
