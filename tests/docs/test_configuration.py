@@ -170,7 +170,7 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_quoted_errors_are_the_code_s_own() -> None:
+def test_quoted_errors_are_those_of_the_code() -> None:
     """The messages quoted in the tables of events are those of the source."""
     source = words(
         "".join(
@@ -178,7 +178,7 @@ def test_quoted_errors_are_the_code_s_own() -> None:
             for path in rejecting_sources()
         )
     )
-    for said in (
+    for message in (
         "is held by",
         "its CPUs are exclusive to that pod",
         "must stay with the containers without claims (minSharedCPUs)",
@@ -195,5 +195,5 @@ def test_quoted_errors_are_the_code_s_own() -> None:
         "is not one the kubelet makes for pods",
         "cannot be set:",
     ):
-        assert said in words(TROUBLE)
-        assert said in source
+        assert message in words(TROUBLE)
+        assert message in source
