@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from drakit.cli.checkpoint_view import look
-from drakit.cli.errors import Problem
+from drakit.cli.errors import CliError
 from drakit.drivers.cpu.config import CpuConfig, CpuSettings
 from drakit.drivers.cpu.driver import CpuDriver, cpu_driver
 from drakit.drivers.cpu.program import PROGRAM as CPU
@@ -76,12 +76,12 @@ def add_kubelet_config(parser: argparse.ArgumentParser) -> None:
 
 
 def driver_settings(options: argparse.Namespace, proc: str = "/proc") -> DriverSettings:
-    """The settings that *options* mean. Raises :class:`Problem` when they are wrong."""
+    """The settings that *options* mean. Raises :class:`CliError` when they are wrong."""
     program = PROGRAMS[options.driver or "cpu"]
     if options.pid is not None:
         running, arguments = _running(options.pid, proc)
         if options.driver is not None and running is not program:
-            raise Problem(
+            raise CliError(
                 f"process {options.pid} is a {running.name}, not a {program.name}",
                 "leave --driver out",
             )
@@ -93,7 +93,7 @@ def driver_settings(options: argparse.Namespace, proc: str = "/proc") -> DriverS
         node = node_name(loaded.config, os.environ)
         return DriverSettings(program, loaded.config, loaded.sources, node)
     except ConfigurationError as error:
-        raise Problem(str(error), f"`{program.name} --help` lists every setting") from None
+        raise CliError(str(error), f"`{program.name} --help` lists every setting") from None
 
 
 def _reject_others(options: argparse.Namespace, program: Program[Any]) -> None:
@@ -102,7 +102,7 @@ def _reject_others(options: argparse.Namespace, program: Program[Any]) -> None:
     for other in PROGRAMS.values():
         for one in settings_of(other.config, other.prefix):
             if one.field not in own and getattr(options, one.field) is not None:
-                raise Problem(
+                raise CliError(
                     f"{one.flags[0]} is no setting of {program.name}",
                     f"it is one of {other.name}: choose the driver with --driver",
                 )
@@ -126,7 +126,7 @@ def _running(pid: int, proc: str) -> tuple[Program[Any], list[str]]:
         with open(f"{proc}/{pid}/cmdline", "rb") as file:
             words = file.read(1 << 20).decode("utf-8", "replace").rstrip("\0").split("\0")
     except OSError as error:
-        raise Problem(
+        raise CliError(
             f"cannot read the arguments of process {pid}: {error.strerror}", way_out
         ) from None
     names = {program.name: program for program in PROGRAMS.values()}
@@ -135,7 +135,7 @@ def _running(pid: int, proc: str) -> tuple[Program[Any], list[str]]:
         if program is not None:
             return program, words[index + 1 :]
     told = " or ".join(names)
-    raise Problem(f"process {pid} is no {told}: {' '.join(words)[:80]}", way_out)
+    raise CliError(f"process {pid} is no {told}: {' '.join(words)[:80]}", way_out)
 
 
 def ask_driver(bind_address: str, path: str) -> tuple[int, str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from drakit.cli.checkpoint_view import look
-from drakit.cli.errors import Problem
+from drakit.cli.errors import CliError
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import DeviceClass, ResourceClaim
 from drakit.draw.machine_tree import human_bytes
@@ -64,19 +64,19 @@ def local_node(
     """A node made of this machine. CPUs outside this process's own affinity are not offered."""
     machine = discover("/")
     if not machine.cpus:
-        raise Problem("no CPU could be found below /sys", "drakit topology --warnings says why")
+        raise CliError("no CPU could be found below /sys", "drakit topology --warnings says why")
     try:
         directory = options.state_dir or state_directory()
     except OSError as error:
-        raise Problem(f"cannot keep claims: {error}", "or give another --state-dir") from None
+        raise CliError(f"cannot keep claims: {error}", "or give another --state-dir") from None
     try:
         driver = _driver(options, machine, driver_name, directory)
     except ValueError as error:
-        raise Problem(str(error), "see --help") from None
+        raise CliError(str(error), "see --help") from None
     try:
         return driver, LocalNode(driver, directory, classes)
     except OSError as error:
-        raise Problem(f"cannot keep claims: {error}", "give another --state-dir") from None
+        raise CliError(f"cannot keep claims: {error}", "give another --state-dir") from None
 
 
 def _driver(
@@ -109,11 +109,11 @@ def _driver(
 
 
 def node_drivers(options: argparse.Namespace) -> NodeDrivers:
-    """What Kubernetes drivers hold on this machine. Raises :class:`Problem`."""
+    """What Kubernetes drivers hold on this machine. Raises :class:`CliError`."""
     try:
         return nodedrivers.find(options.kubelet_root_dir)
     except OSError as error:
-        raise Problem(
+        raise CliError(
             str(error),
             "let the driver serve the node until the claim's pod is gone, or restart the node",
         ) from None
@@ -128,7 +128,7 @@ def _entries(directory: str) -> tuple[PreparedClaim, ...]:
 
 
 def driver_for(claims: Iterable[ResourceClaim], classes: Iterable[DeviceClass]) -> str:
-    """The driver whose classes *claims* name. Raises :class:`Problem` when they name both.
+    """The driver whose classes *claims* name. Raises :class:`CliError` when they name both.
 
     A class of the file's own tells by its selectors.
     """
@@ -139,7 +139,7 @@ def driver_for(claims: Iterable[ResourceClaim], classes: Iterable[DeviceClass]) 
             wishes = (*request.first_available, *([request.exactly] if request.exactly else ()))
             found |= {_driver_of(wish.device_class_name, own) for wish in wishes}
     if found == {CPU_DRIVER, CPUMEM}:
-        raise Problem(
+        raise CliError(
             f"the claims are of both {CPU_DRIVER} and {CPUMEM}",
             f"a machine is offered by one of them: {CPUMEM} has CPUs, too",
         )

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from drakit.cli.published_machine import machine_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from drakit.cli import main
-from drakit.cli.published_machine import machine_of
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import to_builtins
 from drakit.drivers.cpu.config import CpuConfig

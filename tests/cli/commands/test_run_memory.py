@@ -13,7 +13,7 @@ import pytest
 
 from drakit.cli import main
 from drakit.cli.commands.run import _limits, amounts_claim, simple_claim
-from drakit.cli.errors import Problem
+from drakit.cli.errors import CliError
 from drakit.cli.local_node import cpus_of, driver_for, held_words
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import (
@@ -177,7 +177,7 @@ def test_the_class_tells_the_driver() -> None:
     devices = msgspec.structs.replace(named.spec.devices, requests=requests)
     spec = msgspec.structs.replace(named.spec, devices=devices)
     assert driver_for([msgspec.structs.replace(named, spec=spec)], [own]) == "dra.cpumem"
-    with pytest.raises(Problem, match=r"both dra\.cpu and dra\.cpumem"):
+    with pytest.raises(CliError, match=r"both dra\.cpu and dra\.cpumem"):
         driver_for([memory, simple_claim(1)], [])
 
 

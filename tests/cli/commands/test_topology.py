@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from drakit.cli import main
 from drakit.cli.commands.topology import report
-from drakit.cli.topology_document import topology_document
 from drakit.core.cpuset import CpuSet
 from drakit.draw.terminal import Terminal
 from drakit.machine.discover import discover
+from drakit.machine.document import topology_document
 from drakit.machine.model import HugepagePool, Machine
 from drakit.testing.synthetic import MIB, Surroundings, build
 from drakit.testing.sysfs_writer import write_tree

@@ -23,8 +23,7 @@ import msgspec
 from drakit import __version__
 from drakit.cli.commands.doctor import examine
 from drakit.cli.driver_settings import DriverSettings, add_options, ask_driver, driver_settings
-from drakit.cli.errors import Problem
-from drakit.cli.topology_document import topology_document
+from drakit.cli.errors import CliError
 from drakit.core.objects import to_builtins
 from drakit.drivers.cpu.config import CpuSettings
 from drakit.drivers.cpumem.driver import CpuMem
@@ -32,6 +31,7 @@ from drakit.kit.claims import checkpoint as checkpoint
 from drakit.kit.config.settings import settings_of
 from drakit.kit.driver import Driver
 from drakit.kit.slices.preview import preview_slices
+from drakit.machine.document import topology_document
 from drakit.wire.cdi.directory import CdiDirectory
 from drakit.wire.kube import SLICES, Client, KubeError, Selection, find_cluster
 
@@ -243,7 +243,7 @@ def _write_new(path: str, text: str) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise Problem(
+        raise CliError(
             f"cannot create {path!r}: {error.strerror}",
             "name a new file with --file, or use --file - for standard output",
         ) from None
@@ -252,6 +252,6 @@ def _write_new(path: str, text: str) -> None:
             file.write(text)
     except OSError as error:
         os.unlink(path)
-        raise Problem(
+        raise CliError(
             f"cannot write {path!r}: {error.strerror}", "name another place with --file"
         ) from None

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from drakit.cli.checkpoint_view import look
-from drakit.cli.errors import Problem
+from drakit.cli.errors import CliError
 from drakit.core.cpuset import EMPTY, CpuSet
 from drakit.draw.layout import wrap
 from drakit.draw.machine_tree import human_bytes
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
         machine, growth = machine_and_growth(config)
         entries = look(config.checkpoint_dir(DRIVER)).entries if options.root is None else ()
     except OSError as error:
-        raise Problem(
+        raise CliError(
             f"cannot read what the driver has written down: {error}",
             "run it as the driver's user, or give another --state-dir",
         ) from None
@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
 def _config(options: argparse.Namespace) -> CpuMemConfig:
     if options.root is not None:
         if not os.path.isdir(options.root):
-            raise Problem(
+            raise CliError(
                 f"--root {options.root!r} is not a directory",
                 "give the folder that holds the sys/ (and proc/) of the machine",
             )
@@ -88,7 +88,7 @@ def _config(options: argparse.Namespace) -> CpuMemConfig:
     try:
         return resolve(CpuMemConfig, options, os.environ, prefix=PREFIX).config
     except ConfigurationError as error:
-        raise Problem(str(error), "`dra-driver-cpumem --help` lists every setting") from None
+        raise CliError(str(error), "`dra-driver-cpumem --help` lists every setting") from None
 
 
 # -- for programs ------------------------------------------------------------------------------------

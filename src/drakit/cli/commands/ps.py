@@ -8,7 +8,7 @@ import json
 import sys
 from typing import Any, Final
 
-from drakit.cli.errors import Problem
+from drakit.cli.errors import CliError
 from drakit.cli.local_node import add_options, amounts_of, cpus_of, local_node, marks_for
 from drakit.draw.machine_map import draw
 from drakit.draw.machine_tree import human_bytes
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         prepared_claims = asyncio.run(node.look())
     except OSError as error:
-        raise Problem(f"cannot read the claims: {error}", "give another --state-dir") from None
+        raise CliError(f"cannot read the claims: {error}", "give another --state-dir") from None
     entries = list(prepared_claims)
     free = cpus_of(driver).shared(prepared_claims)
     if options.output == "json":

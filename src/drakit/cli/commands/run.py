@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final, NoReturn
 
-from drakit.cli.errors import Problem
+from drakit.cli.errors import CliError
 from drakit.cli.local_node import (
     LocalDriver,
     add_options,
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
     """Take the claim, run the command on it, give it back."""
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command and not options.dry_run:
-        raise Problem("no command given", "put it behind --: drakit run -f claim.yaml -- command")
+        raise CliError("no command given", "put it behind --: drakit run -f claim.yaml -- command")
     file = _claims(options)
     driver, node = local_node(options, file.classes, driver_for(file.claims, file.classes))
     for warning in () if options.quiet else node_drivers(options).warnings:
@@ -99,11 +99,11 @@ def run(options: argparse.Namespace) -> int:
         print(f"drakit run: {error}", file=sys.stderr)
         return NO_FIT
     except (FatalError, SearchGaveUpError) as error:
-        raise Problem(
+        raise CliError(
             str(error), "correct the claim; drakit lint looks for such mistakes"
         ) from None
     except OSError as error:
-        raise Problem(f"cannot keep the claim: {error}", "give another --state-dir") from None
+        raise CliError(f"cannot keep the claim: {error}", "give another --state-dir") from None
     return _run_on(driver, node, taken, command, quiet=options.quiet)
 
 
@@ -111,14 +111,14 @@ def _claims(options: argparse.Namespace) -> ClaimFile:
     amounts = options.memory is not None or bool(options.hugepages)
     if options.filename is not None:
         if amounts or options.cpus is not None:
-            raise Problem(
+            raise CliError(
                 "a file and amounts are given", "give the claim with -f, or by --cpus and the like"
             )
         return read_claims(options.filename)
     if options.cpus is None and not amounts:
-        raise Problem("no claim is given", "give a file with -f, or --cpus, --memory, --hugepages")
+        raise CliError("no claim is given", "give a file with -f, or --cpus, --memory, --hugepages")
     if options.cpus is not None and options.cpus < 1:
-        raise Problem(f"--cpus {options.cpus}", "ask for one or more")
+        raise CliError(f"--cpus {options.cpus}", "ask for one or more")
     if amounts:
         return ClaimFile((amounts_claim(_requests(options)),), ())
     return ClaimFile((simple_claim(options.cpus, options.cpu_device_mode),), ())
@@ -139,10 +139,10 @@ def _requests(options: argparse.Namespace) -> dict[str, Quantity]:
             size, _, amount = text.partition("=")
             wanted[hugepages(parse_size(size)).key] = Quantity(amount)
     except ValueError as error:
-        raise Problem(str(error), "write --memory 1Gi, --hugepages 2Mi=64Mi") from None
+        raise CliError(str(error), "write --memory 1Gi, --hugepages 2Mi=64Mi") from None
     for key, amount in wanted.items():
         if amount.nanos <= 0:
-            raise Problem(f"{amount} of {key}", "ask for more than nothing")
+            raise CliError(f"{amount} of {key}", "ask for more than nothing")
     return wanted
 
 

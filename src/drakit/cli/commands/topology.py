@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Final
 
-from drakit.cli.errors import Problem
+from drakit.cli.errors import CliError
 from drakit.draw.layout import join_parts, wrap
 from drakit.draw.machine_map import ascii_only, draw, legend
 from drakit.draw.machine_words import distances, summary, system
@@ -61,13 +61,13 @@ def run(options: argparse.Namespace) -> int:
     if output == "json":
         import json
 
-        from drakit.cli.topology_document import topology_document
+        from drakit.machine.document import topology_document
 
         print(json.dumps(topology_document(machine), indent=2))
     elif output == "yaml":
         import yaml
 
-        from drakit.cli.topology_document import topology_document
+        from drakit.machine.document import topology_document
 
         # The dumper in C, where PyYAML was built with it, takes a tenth of the time.
         dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -109,11 +109,11 @@ def report(machine: Machine, terminal: Terminal, *, list_doubts: bool = False) -
 
 def _machine(root: str) -> Machine:
     if not os.path.isdir(root):
-        raise Problem(
+        raise CliError(
             f"--root {root!r} is not a directory",
             "give the folder that holds the sys/ (and proc/) of the machine; without --root this "
             "machine is read",
-            code=NO_CPU_FOUND,
+            exit_code=NO_CPU_FOUND,
         )
     return discover(root)
 
@@ -129,7 +129,7 @@ def _write_svg(machine: Machine, path: str) -> None:
         with open(path, "w", encoding="utf-8") as file:
             file.write(picture)
     except OSError as error:
-        raise Problem(
+        raise CliError(
             f"cannot write the SVG to {path!r}: {error.strerror}",
             "name a file in a directory you may write to, or use --svg - for standard output",
         ) from error

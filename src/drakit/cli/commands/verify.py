@@ -16,7 +16,7 @@ from drakit.cli.driver_settings import (
     add_options,
     driver_settings,
 )
-from drakit.cli.errors import Problem
+from drakit.cli.errors import CliError
 from drakit.drivers.cpumem.audit.seen import Looker, SeenPod
 from drakit.drivers.cpumem.audit.verdict import Verdict, audit
 from drakit.drivers.cpumem.discovery import ownership_reader, policy_here
@@ -59,10 +59,10 @@ def run(options: argparse.Namespace) -> int:
         driver = settings.driver()
         view = look(settings.config.checkpoint_dir(driver.name))
     except OSError as error:
-        raise Problem(str(error), "run as root, or name the checkpoint with --state-dir") from None
+        raise CliError(str(error), "run as root, or name the checkpoint with --state-dir") from None
     root = settings.config.cgroup_root
     if not os.path.exists(os.path.join(root, "cgroup.controllers")):
-        raise Problem(
+        raise CliError(
             f"{root or 'cgroupRoot'} is no cgroup v2", "name its mount point with --cgroup-root"
         )
     proc = os.path.join(settings.config.sysfs_root, "proc")
