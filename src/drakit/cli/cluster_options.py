@@ -7,7 +7,7 @@ import sys
 
 from drakit.cli.errors import CliError
 from drakit.cluster import Manifests, load_cluster
-from drakit.scheduler.placement import Cluster
+from drakit.scheduler.placement import ClusterSnapshot
 from drakit.scheduler.versions import V1_37, VERSIONS
 
 DUMP_COMMAND = "kubectl get nodes,resourceslices,deviceclasses,resourceclaims -A -o yaml"
@@ -40,7 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--node", help="consider only this node")
 
 
-def read_cluster(options: argparse.Namespace, *more: Manifests) -> Cluster:
+def read_cluster(options: argparse.Namespace, *more: Manifests) -> ClusterSnapshot:
     """Load the cluster that *options* select, with the objects of *more* files added."""
     cluster = load_cluster(
         options.sources,

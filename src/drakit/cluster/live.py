@@ -17,12 +17,12 @@ from drakit.wire.kube import (
     TAINT_RULES,
     Cluster,
     ConfigError,
-    ConnectionFailed,
+    ConnectionFailedError,
     CredentialError,
-    Forbidden,
+    ForbiddenError,
     KubeError,
-    NotFound,
-    Unauthorized,
+    NotFoundError,
+    UnauthorizedError,
     find_cluster,
     read_all,
 )
@@ -59,7 +59,7 @@ def read_live(
 def _of_namespace(
     cluster: Cluster, answers: Mapping[str, Found], namespace: str, warn: Callable[[str], None]
 ) -> Mapping[str, Found]:
-    rejected = [r for r in _PER_NAMESPACE if isinstance(answers[r.plural].error, Forbidden)]
+    rejected = [r for r in _PER_NAMESPACE if isinstance(answers[r.plural].error, ForbiddenError)]
     if not rejected:
         return {}
     warn(
@@ -72,20 +72,20 @@ def _of_namespace(
 def _report(plural: str, error: KubeError, warn: Callable[[str], None]) -> None:
     """Raise for a kind that could not be read; only warn for one that is not required."""
     if plural == TAINT_RULES.plural:
-        if not isinstance(error, NotFound):  # not served before 1.37
+        if not isinstance(error, NotFoundError):  # not served before 1.37
             warn(f"{plural} cannot be read ({error}); the taints they set are ignored")
         return
     remedy = "check your permissions"
-    if isinstance(error, ConnectionFailed):
+    if isinstance(error, ConnectionFailedError):
         remedy = "check that the server of the kubeconfig can be reached from here"
-    elif isinstance(error, Unauthorized | CredentialError):
+    elif isinstance(error, UnauthorizedError | CredentialError):
         remedy = "check the credentials of the kubeconfig; they may have expired"
-    elif isinstance(error, Forbidden):
+    elif isinstance(error, ForbiddenError):
         remedy = (
             "ask for permission to list them, or for a dump by someone who has it: `kubectl get "
             "nodes,resourceslices,deviceclasses,devicetaintrules,resourceclaims,pods -A -o json`; "
             "then pass the dump with --from"
         )
-    elif isinstance(error, NotFound):
+    elif isinstance(error, NotFoundError):
         remedy = "the cluster does not serve resource.k8s.io/v1: it needs Kubernetes 1.34 or later"
     raise ClusterError(f"cannot list {plural}: {error}", remedy)

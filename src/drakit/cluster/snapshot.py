@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable
 
 from drakit.cluster.manifests import Manifests, read_manifests
-from drakit.scheduler.placement import Cluster
+from drakit.scheduler.placement import ClusterSnapshot
 from drakit.scheduler.versions import V1_37, KubernetesVersion
 
 
@@ -19,7 +19,7 @@ def load_cluster(
     namespace: str = "default",
     version: KubernetesVersion = V1_37,
     warn: Callable[[str], None] = warnings.warn,
-) -> Cluster:
+) -> ClusterSnapshot:
     """Return the cluster of the objects in *paths* and *more*; with *live*, also of the API server.
 
     A later object replaces an earlier one of the same name. *namespace* is that of objects that name

@@ -29,7 +29,7 @@ from drakit.local.node import as_allocated
 from drakit.local.published_machine import cpu_number, published_machine
 from drakit.machine.discover import discover
 from drakit.machine.model import Machine
-from drakit.scheduler.placement import Cluster, Placement
+from drakit.scheduler.placement import ClusterSnapshot, SchedulingResult
 from drakit.scheduler.requests import claim_name
 
 _SINGLE_CPU: Final = re.compile(r"cpudev[0-9]+")
@@ -72,7 +72,7 @@ class UnknownCpus:
 
 
 def planned_cpus(
-    cluster: Cluster, placement: Placement, root: str | None, reserved: str
+    cluster: ClusterSnapshot, placement: SchedulingResult, root: str | None, reserved: str
 ) -> PlannedCpus | UnknownCpus | None:
     """Return the CPUs of *placement*; None if it has no device of dra-driver-cpu.
 
@@ -114,7 +114,7 @@ def _machine(root: str) -> Machine:
     return machine
 
 
-def _existing_claims(cluster: Cluster, placement: Placement) -> list[ResourceClaim]:
+def _existing_claims(cluster: ClusterSnapshot, placement: SchedulingResult) -> list[ResourceClaim]:
     """Return the allocated claims with CPUs of the node, oldest first."""
     planned = {claim_name(allocation.claim) for allocation in placement.allocations}
     found = []
@@ -130,7 +130,10 @@ def _existing_claims(cluster: Cluster, placement: Placement) -> list[ResourceCla
 
 
 def _individual(
-    cluster: Cluster, placement: Placement, devices: dict[str, Device], root: str | None
+    cluster: ClusterSnapshot,
+    placement: SchedulingResult,
+    devices: dict[str, Device],
+    root: str | None,
 ) -> PlannedCpus:
     machine = published_machine(devices.values()) if root is None else _machine(root)
     numbers = {name: cpu_number(device) for name, device in devices.items()}
@@ -164,7 +167,10 @@ def _individual(
 
 
 def _grouped(
-    cluster: Cluster, placement: Placement, devices: dict[str, Device], driver: CpuDriver
+    cluster: ClusterSnapshot,
+    placement: SchedulingResult,
+    devices: dict[str, Device],
+    driver: CpuDriver,
 ) -> PlannedCpus | UnknownCpus:
     difference = _difference(devices, driver)
     if difference:

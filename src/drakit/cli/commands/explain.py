@@ -18,12 +18,12 @@ from drakit.core.text import shortened
 from drakit.scheduler import explain
 from drakit.scheduler.explain import NodeReport, RequestReport
 from drakit.scheduler.placement import (
-    ELSEWHERE,
-    Cluster,
-    Placement,
-    Scheduling,
-    UnknownClaimError,
-    ask,
+    NOT_AVAILABLE_ON_NODE,
+    ClaimNotFoundError,
+    ClusterSnapshot,
+    SchedulingCycle,
+    SchedulingResult,
+    check_node,
     choose,
     prepare,
 )
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     pod = _subject(options, cluster, wanted)
     try:
         scheduling = prepare(cluster, pod)
-    except UnknownClaimError as error:
+    except ClaimNotFoundError as error:
         raise CliError(str(error), "add the object with -f or --from") from None
     nodes = [n for n in cluster.nodes if options.node in (None, n.metadata.name)]
     nodes.sort(key=lambda n: n.metadata.name)
@@ -91,7 +91,7 @@ def _misplaced_name(sources: list[str]) -> str | None:
     return None
 
 
-def _subject(options: argparse.Namespace, cluster: Cluster, wanted: Manifests) -> Pod:
+def _subject(options: argparse.Namespace, cluster: ClusterSnapshot, wanted: Manifests) -> Pod:
     if options.name is None:
         if not options.filename:
             raise CliError("nothing to explain", "name a pod or a claim, or give a file with -f")
@@ -114,7 +114,7 @@ def _subject(options: argparse.Namespace, cluster: Cluster, wanted: Manifests) -
     )
 
 
-def _consumer(cluster: Cluster, claim: ResourceClaim) -> Pod:
+def _consumer(cluster: ClusterSnapshot, claim: ResourceClaim) -> Pod:
     """Return the pod that uses *claim*, or a made-up one."""
     meta = claim.metadata
     for pod in cluster.pods:
@@ -125,7 +125,7 @@ def _consumer(cluster: Cluster, claim: ResourceClaim) -> Pod:
     return pod_using(f"any-user-of-{meta.name}", meta.namespace, [claim])
 
 
-def _reports(scheduling: Scheduling, nodes: list[Node]) -> list[NodeReport]:
+def _reports(scheduling: SchedulingCycle, nodes: list[Node]) -> list[NodeReport]:
     """Report on all nodes; with remedies for the most promising, because each takes a search."""
     reports = [explain.report(scheduling, node) for node in nodes]
     if any(r.answer.fits for r in reports) and not any(r.answer.fatal for r in reports):
@@ -142,7 +142,7 @@ def _reports(scheduling: Scheduling, nodes: list[Node]) -> list[NodeReport]:
 # -- JSON -----------------------------------------------------------------------------------------------
 
 
-def _document(pod: Pod, placement: Placement, reports: list[NodeReport]) -> dict[str, Any]:
+def _document(pod: Pod, placement: SchedulingResult, reports: list[NodeReport]) -> dict[str, Any]:
     return {
         "pod": _name(pod),
         "feasible": placement.feasible,
@@ -237,26 +237,26 @@ def _conditions(claim: ResourceClaim, result: AllocationResult, *, bound: bool) 
     return {"waitsFor": missing, "failed": failures}
 
 
-def _still_waiting(pod: Pod, scheduling: Scheduling, nodes: list[Node], output: str) -> int:
+def _still_waiting(pod: Pod, scheduling: SchedulingCycle, nodes: list[Node], output: str) -> int:
     """Report if no node can run a pod whose claims are allocated."""
     if pod.spec.node_name or pod not in scheduling.cluster.pods or output == "json":
         return 0
-    answers = {node.metadata.name: (node, ask(scheduling, node)) for node in nodes}
+    answers = {node.metadata.name: (node, check_node(scheduling, node)) for node in nodes}
     if any(answer.fits for _, answer in answers.values()):
         return 0
     print("but the pod fits on no node:")
     groups: dict[str, list[str]] = {}
     for name, (node, answer) in answers.items():
         reason = answer.reason
-        if reason == ELSEWHERE:
-            reason = "; ".join(explain.elsewhere_texts(scheduling, node)) or reason
+        if reason == NOT_AVAILABLE_ON_NODE:
+            reason = "; ".join(explain.allocated_elsewhere_texts(scheduling, node)) or reason
         groups.setdefault(reason, []).append(name)
     for reason, names in groups.items():
         print(f"  {_names(names)}: {reason}")
     return 1
 
 
-def _print_blocked(pod: Pod, scheduling: Scheduling, output: str) -> None:
+def _print_blocked(pod: Pod, scheduling: SchedulingCycle, output: str) -> None:
     reason = scheduling.blocked
     if output == "json":
         document = {"pod": _name(pod), "feasible": False,
@@ -270,7 +270,7 @@ def _print_blocked(pod: Pod, scheduling: Scheduling, output: str) -> None:
             print("  correct deviceClassName, or install the class: it comes with the driver")
 
 
-def _print(pod: Pod, placement: Placement, reports: list[NodeReport]) -> None:
+def _print(pod: Pod, placement: SchedulingResult, reports: list[NodeReport]) -> None:
     if placement.feasible:
         fitting = [r.answer.name for r in reports if r.answer.fits]
         of = f"{len(fitting)} of {len(reports)} nodes"

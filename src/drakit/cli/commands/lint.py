@@ -13,7 +13,7 @@ from drakit.core.objects import DeviceClaim
 from drakit.core.pods import Pod
 from drakit.core.text import count
 from drakit.scheduler import lint
-from drakit.scheduler.lint import Finding, Published
+from drakit.scheduler.lint import LintFinding, Published
 
 EPILOG: Final = """\
 examples:
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     return 1 if found else 0
 
 
-def _findings(m: Manifest, both: Manifests, published: Published) -> Iterator[Finding]:
+def _findings(m: Manifest, both: Manifests, published: Published) -> Iterator[LintFinding]:
     value: Any = m.value
     match m.kind:
         case "Pod":

@@ -20,10 +20,10 @@ from drakit.draw.terminal import Terminal
 from drakit.local.planned_cpus import PlannedCpus, UnknownCpus, planned_cpus
 from drakit.scheduler.allocator.search_state import Pick
 from drakit.scheduler.placement import (
-    Cluster,
-    NodeAnswer,
-    Placement,
-    UnknownClaimError,
+    ClaimNotFoundError,
+    ClusterSnapshot,
+    NodeResult,
+    SchedulingResult,
     place,
     rejected_selectors,
 )
@@ -68,11 +68,15 @@ def run(options: argparse.Namespace) -> int:
     rejected = _rejected_selector(wanted)
     if rejected:
         if options.output == "json":
-            print(json.dumps({**_document(Placement(False, None, rejected)), "error": rejected}))
+            print(
+                json.dumps(
+                    {**_document(SchedulingResult(False, None, rejected)), "error": rejected}
+                )
+            )
         raise CliError(f"the API server rejects this: {rejected}", "correct the expression")
     try:
         placement = place(cluster, pod, options.node)
-    except UnknownClaimError as error:
+    except ClaimNotFoundError as error:
         raise CliError(str(error), "add the object with -f or --from") from None
     cpus = planned_cpus(cluster, placement, options.machine, options.reserved_cpus)
     if options.output == "json":
@@ -116,7 +120,7 @@ def _rejected_selector(wanted: Manifests) -> str:
 # -- JSON ---------------------------------------------------------------------------------------------------
 
 
-def _document(placement: Placement) -> dict[str, Any]:
+def _document(placement: SchedulingResult) -> dict[str, Any]:
     """Return the document; its keys are stable."""
     return {
         "feasible": placement.feasible,
@@ -129,7 +133,7 @@ def _document(placement: Placement) -> dict[str, Any]:
     }
 
 
-def _claims(placement: Placement) -> list[dict[str, Any]]:
+def _claims(placement: SchedulingResult) -> list[dict[str, Any]]:
     new = {claim_name(a.claim): a for a in placement.allocations}
     found: list[dict[str, Any]] = []
     for claim in placement.claims:
@@ -165,7 +169,7 @@ def _result(pick: Pick) -> dict[str, Any]:
     }
 
 
-def _reason(answer: NodeAnswer) -> str:
+def _reason(answer: NodeResult) -> str:
     return ". ".join(filter(None, (answer.reason, answer.effort)))
 
 
@@ -181,7 +185,7 @@ def _cpu_document(cpus: PlannedCpus | UnknownCpus | None) -> dict[str, Any]:
 # -- text ---------------------------------------------------------------------------------------------------
 
 
-def _print(placement: Placement, pod: Pod, cluster: Cluster) -> None:
+def _print(placement: SchedulingResult, pod: Pod, cluster: ClusterSnapshot) -> None:
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
     if placement.feasible:
         print(f"pod {name} fits on node {placement.node}")
@@ -237,7 +241,7 @@ def _line(result: dict[str, Any]) -> str:
     return f"{result['request']}: {where}{' – ' + amounts if amounts else ''}{admin}"
 
 
-def _left(placement: Placement, cluster: Cluster) -> list[str]:
+def _left(placement: SchedulingResult, cluster: ClusterSnapshot) -> list[str]:
     """Describe the remaining capacity of the devices that the pod would use."""
     used = InUse.of(cluster.claims, cluster.version).capacity
     lines: list[str] = []
