@@ -24,6 +24,18 @@ def human_bytes(number: int) -> str:
     return f"{number / 1024**power:.1f}".removesuffix(".0") + f" {units[power]}"
 
 
+def align(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """Join the cells of each row in columns: the first *left* to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if number < left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
 def shortened(names: Sequence[str], most: int = 6) -> str:
     """Join *names* with commas; after *most* of them, only the number of the rest follows."""
     more = f", … {len(names) - most} more" if len(names) > most else ""
