@@ -193,9 +193,9 @@ def _grouped(
         ]
     except RejectedError as error:
         return UnknownCpus(f"dra-driver-cpu would reject the claim when the pod starts: {error}")
-    left = driver.node.offered - CpuSet.union(each.cpus for each in (*existing, *planned))
+    left = driver.cpus.offered - CpuSet.union(each.cpus for each in (*existing, *planned))
     remark = "assuming that existing claims were prepared oldest first" if existing else ""
-    return PlannedCpus(driver.node.machine, tuple(planned), tuple(existing), left, remark)
+    return PlannedCpus(driver.cpus.machine, tuple(planned), tuple(existing), left, remark)
 
 
 def _with_uid(claim: ResourceClaim) -> ResourceClaim:
