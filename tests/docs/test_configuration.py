@@ -157,7 +157,7 @@ def test_the_fields_of_a_report_are_listed(tmp_path: Path) -> None:
         bind_address="",
         state_dir=str(tmp_path),
     )
-    document = report(DriverSettings(PROGRAM, config, {}, "node"))
+    document = report(DriverSettings(NODE_PROGRAMS["cpu"], config, {}, "node"))
     table = rows(TROUBLE, "field", "what")
     assert {code for row in table for code in codes(row[0])} == set(document)
     for row in table:

@@ -1,29 +1,28 @@
-"""The simulated node of ``drakit demo``: the doubles, the driver process, and what can be asked."""
+"""Simulated node of ``drakit demo``: the fakes, the driver process, and pods."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import sys
-import uuid
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from drakit.cli.commands.run import simple_claim
+from drakit.cluster import pod_using
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import (
-    AllocationResult,
     ObjectMeta,
     ResourceClaim,
     ResourceSlice,
     from_builtins,
 )
-from drakit.core.pods import Node, Pod, PodResourceClaim, PodSpec
+from drakit.core.pods import Node
 from drakit.draw.machine_map import draw
 from drakit.draw.marks import Mark
 from drakit.draw.terminal import Terminal
-from drakit.local.node import builtin_classes
+from drakit.local.local_drivers import simple_claim
+from drakit.local.node import as_allocated, builtin_classes
 from drakit.machine.discover import discover
 from drakit.scheduler.explain import report, with_remedies
 from drakit.scheduler.placement import (
@@ -39,11 +38,12 @@ from drakit.testing.sysfs_writer import write_tree
 
 DRIVER = "dra.cpu"
 _RESERVED = CpuSet([0, 1])
+_CLASSES = builtin_classes(DRIVER)
 _PROGRAM = "from drakit.drivers.cpu.program import main; raise SystemExit(main())"
 
 
-class Broken(Exception):  # noqa: N818 - the demo's own word
-    """A promise did not hold."""
+class DemoError(Exception):
+    """A check failed."""
 
 
 class _Stage(Protocol):
@@ -53,7 +53,7 @@ class _Stage(Protocol):
 
 
 class DemoNode:
-    """A two-socket machine with 64 CPUs, and pods on it."""
+    """Two-socket machine with 64 CPUs, and its pods."""
 
     def __init__(self, directory: str, stage: _Stage) -> None:
         self._stage = stage
@@ -86,7 +86,7 @@ class DemoNode:
     # -- the driver ------------------------------------------------------------------------------
 
     async def start_driver(self) -> None:
-        """Start the driver process and wait until it serves."""
+        """Start the driver process and wait until it has published its slices."""
         self._driver = await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
@@ -100,52 +100,44 @@ class DemoNode:
         await self.until(lambda: bool(self._node.api.objects("resourceslices")), "slices published")
 
     async def kill_driver(self) -> None:
-        """``kill -9``."""
+        """Kill the driver with SIGKILL."""
         if self._driver is not None and self._driver.returncode is None:
             self._driver.kill()
             await self._driver.wait()
             await self._node.runtime.plugin_gone()
 
     async def stop_driver(self) -> None:
-        """An orderly end, which must be quick and without error."""
+        """Stop the driver and check that it ends without an error."""
         assert self._driver is not None
         self._driver.terminate()
         code = await asyncio.wait_for(self._driver.wait(), 20)
-        self._stage.check("the driver stops in order when told to", code == 0)
+        self._stage.check("the driver stops cleanly on SIGTERM", code == 0)
 
-    async def until(self, look: Callable[[], bool], what: str, seconds: float = 30) -> None:
-        """Wait until something is so."""
+    async def until(self, holds: Callable[[], bool], what: str, seconds: float = 30) -> None:
+        """Wait for a condition; raises :class:`DemoError` after *seconds*."""
         try:
             async with asyncio.timeout(seconds):
-                while not look():  # noqa: ASYNC110 - the state is another process's
+                while not holds():  # noqa: ASYNC110 - the state is another process's
                     await asyncio.sleep(0.02)
         except TimeoutError:
-            raise Broken(f"not within {seconds:g} s: {what}") from None
+            raise DemoError(f"timeout after {seconds:g} s: {what}") from None
 
     # -- pods ------------------------------------------------------------------------------------
 
     async def start_pod(self, name: str) -> None:
-        """An ordinary pod."""
+        """Start a pod without claims."""
         self._pods[name] = await self._node.run_pod(name)
 
     async def start_claimed(
         self, name: str, cpus: int, policy: dict[str, Any] | None = None
     ) -> None:
-        """A pod with a claim: placed by the scheduler's model, prepared by the driver, pinned."""
+        """Start a pod with a claim, which is scheduled, prepared and pinned."""
         _, answer = self._schedule(name, cpus)
         if not answer.fits:
-            raise Broken(f"{name} does not fit: {answer.reason}")
-        results = [
-            AllocationResult(
-                request=str(pick.request),
-                driver=pick.device.driver,
-                pool=pick.device.pool,
-                device=pick.device.device,
-                share_id=str(uuid.uuid4()),
-                consumed_capacity=pick.consumed,
-            )
-            for pick in answer.allocations[0].picks
-        ]
+            raise DemoError(f"{name} does not fit: {answer.reason}")
+        chosen = answer.allocations[0]
+        allocation = as_allocated(chosen.claim, chosen, _CLASSES).status.allocation
+        assert allocation is not None
         config = []
         if policy is not None:
             parameters = {"apiVersion": "v1alpha1", "cpuConfig": policy}
@@ -153,21 +145,21 @@ class DemoNode:
                 {"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": parameters}}
             ]
         claim = f"{name}-cpus"
-        self._node.allocate(claim, results, consumers=[name], config=config)
+        self._node.allocate(claim, allocation.devices.results, consumers=[name], config=config)
         self._pods[name] = await self._node.run_pod(name, {"main": [claim]})
         self._claimed.append(name)
 
     async def end_pod(self, name: str) -> None:
-        """A pod ends, and its claim with it."""
+        """End a pod and delete its claim."""
         await self._node.delete_pod(self._pods.pop(name))
         self._node.api.remove("resourceclaims", f"{name}-cpus", namespace="default")
         self._claimed.remove(name)
 
     def explain(self, name: str, cpus: int) -> list[str]:
-        """Why a pod with a claim of so many CPUs does not fit, and what would help."""
+        """Explain why a pod with a claim of *cpus* CPUs does not fit, and what would help."""
         scheduling, answer = self._schedule(name, cpus)
         if answer.fits:
-            raise Broken(f"{cpus} CPUs fit on the node")
+            raise DemoError(f"{cpus} CPUs fit on the node")
         (node,) = scheduling.cluster.nodes
         found = with_remedies(scheduling, node, report(scheduling, node, answer))
         return [*found.findings, *(f"it would fit: {remedy}" for remedy in found.remedies)]
@@ -175,33 +167,28 @@ class DemoNode:
     def _schedule(self, name: str, cpus: int) -> tuple[SchedulingCycle, NodeResult]:
         api = self._node.api
         held = [from_builtins(d, ResourceClaim) for d in api.objects("resourceclaims")]
-        wish = simple_claim(cpus)
         claim = ResourceClaim(
-            metadata=ObjectMeta(name=f"{name}-cpus", namespace="default"), spec=wish.spec
-        )
-        use = PodResourceClaim(name="cpus", resource_claim_name=claim.metadata.name)
-        pod = Pod(
-            metadata=ObjectMeta(name=name, namespace="default"),
-            spec=PodSpec(resource_claims=(use,)),
+            metadata=ObjectMeta(name=f"{name}-cpus", namespace="default"),
+            spec=simple_claim(cpus).spec,
         )
         node = Node(metadata=ObjectMeta(name="demo-node"))
         cluster = ClusterSnapshot(
             nodes=(node,),
             slices=tuple(from_builtins(d, ResourceSlice) for d in api.objects("resourceslices")),
-            classes=tuple(builtin_classes(DRIVER).values()),
+            classes=tuple(_CLASSES.values()),
             claims=(*held, claim),
         )
-        scheduling = prepare(cluster, pod)
+        scheduling = prepare(cluster, pod_using(name, "default", [claim]))
         return scheduling, check_node(scheduling, node)
 
     # -- asking ----------------------------------------------------------------------------------
 
     def cpus_of(self, name: str) -> CpuSet:
-        """The CPUs in the cgroup of the pod's container."""
+        """Return the CPUs in the cgroup of the pod's container."""
         return CpuSet.parse(self._pods[name].containers["main"].cpus)
 
     def mems_of(self, name: str) -> str:
-        """The memory nodes in the cgroup of the pod's container."""
+        """Return the memory nodes in the cgroup of the pod's container."""
         return self._pods[name].containers["main"].mems
 
     def whole_cores(self, cpus: CpuSet) -> bool:
@@ -209,37 +196,32 @@ class DemoNode:
         return all(self.machine.by_id[cpu].siblings <= cpus for cpu in cpus)
 
     def numa_nodes(self, cpus: CpuSet) -> int:
-        """How many NUMA nodes *cpus* are of."""
+        """Return the number of NUMA nodes of *cpus*."""
         return len(self.machine.nodes_of(cpus))
 
     def confined(self, name: str) -> bool:
-        """Whether an ordinary pod keeps off everybody's claims and the reserved CPUs."""
+        """Whether a pod without claims uses no claimed and no reserved CPU."""
         cpus = self.cpus_of(name)
         others = CpuSet.union(self.cpus_of(each) for each in self._claimed)
         return bool(cpus) and cpus.isdisjoint(others | _RESERVED)
 
     def check_everything(self) -> None:
-        """No CPU has two owners, and ordinary pods are where they should be."""
+        """Check that no CPU has two owners and that pods without claims are confined."""
         owned: dict[int, str] = {}
         for name in self._claimed:
             for cpu in self.cpus_of(name):
                 if cpu in owned:
-                    raise Broken(f"CPU {cpu} is owned by {owned[cpu]} and {name}")
+                    raise DemoError(f"CPU {cpu} is owned by {owned[cpu]} and {name}")
                 owned[cpu] = name
         strays = [n for n in self._pods if n not in self._claimed and not self.confined(n)]
-        self._stage.check("no CPU has two owners, and all others keep off", not strays)
+        self._stage.check(
+            "no CPU has two owners, and pods without claims use none of them", not strays
+        )
 
     def picture(self) -> str:
-        """The machine with its owners."""
+        """Draw the machine with the owners of its CPUs."""
         marks = {cpu: Mark("-", "reserved", 7) for cpu in _RESERVED}
         for number, name in enumerate(self._claimed):
             mark = Mark(name[0].upper(), name, number)
             marks.update(dict.fromkeys(self.cpus_of(name), mark))
-        terminal = self._stage.terminal
-        return draw(
-            self.machine,
-            marks,
-            width=terminal.width,
-            color=terminal.color,
-            unicode=terminal.unicode,
-        )
+        return draw(self.machine, marks, self._stage.terminal)
