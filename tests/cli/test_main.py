@@ -131,3 +131,8 @@ def test_a_reader_that_leaves_is_no_error_message() -> None:
         os.close(write)
     assert done.stderr == b""
     assert done.returncode == 141
+
+
+def test_version_as_a_command_points_to_the_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version"]) == 2
+    assert "did you mean `drakit --version`?" in capsys.readouterr().err

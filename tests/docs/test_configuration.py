@@ -18,6 +18,7 @@ from drakit.kit.config.settings import Setting, load, settings_of
 from drakit.kit.program import _parser
 from drakit.kit.telemetry.metrics import Metrics
 from drakit.kit.telemetry.prometheus import Counter, Histogram
+from drakit.local.node_programs import NODE_PROGRAMS
 from drakit.testing.synthetic import build
 from drakit.testing.sysfs_writer import write_tree
 from tests.docs.pages import DOCS, REPOSITORY, blocks, codes, rows, text_of
