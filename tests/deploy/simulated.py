@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from drakit.cluster import read_claims, read_manifests
-from drakit.core.objects import AllocationResult, ResourceClaim
+from drakit.core.objects import DeviceRequestAllocationResult, ResourceClaim
 from drakit.core.pods import Pod
 from drakit.drivers.cpumem.classes import combined_classes, split_classes
 from drakit.drivers.cpumem.discovery import Discovery
@@ -30,8 +30,7 @@ from drakit.local.node import NODE_NAME, LocalNode, fresh_claim
 from drakit.machine.model import HugepagePool, Machine
 from drakit.scheduler.allocator.search import ClaimAllocation
 from drakit.testing.containers import FakeContainer
-from drakit.testing.kubelet import Pod as KubeletPod
-from drakit.testing.kubelet import PodClaim, Use
+from drakit.testing.kubelet import ContainerClaim, FakePod, PodClaim
 from drakit.testing.node import SimulatedNode
 from drakit.testing.synthetic import NodeSpec, assemble, grid
 from drakit.testing.sysfs_writer import write_tree
@@ -93,6 +92,7 @@ async def running(path: Path, kubelet_config: str = "", **settings: Any) -> Asyn
             Path(node.kubelet_root, "config.yaml").write_text(kubelet_config)
             discovery = Discovery()
             reconciler = discovery.reconciler(config, NODE_NAME)
+            await reconciler.establish(PreparedClaims())
 
             def discover() -> Driver:
                 return discovery(config, NODE_NAME)
@@ -115,14 +115,14 @@ async def _run_pod(node: SimulatedNode, host: Host, path: Path, directory: str) 
         _allocate(node, pod, allocation)
     entries = pod.spec.resource_claims
     containers = (*pod.spec.init_containers, *pod.spec.containers)
-    wanted = KubeletPod(
+    wanted = FakePod(
         name=pod.metadata.name,
         claims=tuple(
             PodClaim(entry.name, claim.metadata.name)
             for entry, claim in zip(entries, claims, strict=True)
         ),
         containers={
-            each.name: tuple(Use(use.name, use.request) for use in each.resources.claims)
+            each.name: tuple(ContainerClaim(use.name, use.request) for use in each.resources.claims)
             for each in containers
         },
     )
@@ -145,7 +145,7 @@ def _allocate(node: SimulatedNode, pod: Pod, allocation: ClaimAllocation) -> Non
     """Write into the API double what kube-scheduler would."""
     claim = allocation.claim
     results = [
-        AllocationResult(
+        DeviceRequestAllocationResult(
             request=str(pick.request),
             driver=pick.device.driver,
             pool=pick.device.pool,

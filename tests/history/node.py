@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import drakit
-from drakit.core.objects import AllocationResult
+from drakit.core.objects import DeviceRequestAllocationResult
 from drakit.core.quantity import Quantity
 from drakit.machine.model import HugepagePool, Machine
 from drakit.testing.node import RunningPod, SimulatedNode
-from drakit.testing.releases import CONTAINERD_2_4, Release
+from drakit.testing.runtime_releases import CONTAINERD_2_4, RuntimeRelease
 from drakit.testing.synthetic import build
 from drakit.testing.sysfs_writer import write_tree
 
@@ -47,13 +47,13 @@ class Kind:
     module: str
     devices: tuple[str, ...]
 
-    def result(self, device: int, cpus: int) -> AllocationResult:
+    def result(self, device: int, cpus: int) -> DeviceRequestAllocationResult:
         """What the scheduler would have allocated on the n-th device."""
         name = self.devices[device % len(self.devices)]
         amounts = {"cpu": str(cpus)}
         if self.name == "dra.cpumem":
             amounts |= {"memory": "64Mi", "hugepages2Mi": "4Mi"}
-        return AllocationResult(
+        return DeviceRequestAllocationResult(
             request="r",
             driver=self.name,
             pool="node-1",
@@ -210,7 +210,7 @@ async def eventually(look: Callable[[], bool]) -> None:
 
 @contextlib.asynccontextmanager
 async def recorded_node(
-    kind: Kind, record: Path, release: Release = CONTAINERD_2_4, before: str = ""
+    kind: Kind, record: Path, release: RuntimeRelease = CONTAINERD_2_4, before: str = ""
 ) -> AsyncIterator[RecordedNode]:
     """A node without a driver, watched all the time; the record is in *record* afterwards."""
     with tempfile.TemporaryDirectory(prefix="dk", dir="/tmp") as directory:

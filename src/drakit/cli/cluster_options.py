@@ -7,9 +7,10 @@ import sys
 
 from drakit.cli.errors import CliError
 from drakit.cluster import Manifests, load_cluster
+from drakit.core.kubernetes_releases import LATEST, RELEASES
 from drakit.scheduler.placement import ClusterSnapshot
-from drakit.scheduler.versions import V1_37, VERSIONS
 
+_RELEASES = tuple(r.name for r in reversed(RELEASES.values()) if r.minor <= LATEST.minor)
 DUMP_COMMAND = "kubectl get nodes,resourceslices,deviceclasses,resourceclaims -A -o yaml"
 
 
@@ -34,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kubeconfig", help="read from this cluster (nothing is written)")
     parser.add_argument("--context", help="context of the kubeconfig")
     parser.add_argument(
-        "--kubernetes-version", choices=tuple(VERSIONS), default=V1_37.name,
+        "--kubernetes-version", choices=_RELEASES, default=LATEST.name,
         help="version of the scheduler to simulate (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--node", help="consider only this node")
@@ -49,7 +50,7 @@ def read_cluster(options: argparse.Namespace, *more: Manifests) -> ClusterSnapsh
         kubeconfig=options.kubeconfig,
         context=options.context,
         namespace=options.namespace,
-        version=VERSIONS[options.kubernetes_version],
+        release=RELEASES[options.kubernetes_version],
         warn=lambda text: print(f"drakit: {text}", file=sys.stderr),
     )
     if not cluster.nodes:

@@ -17,7 +17,7 @@ from drakit.drivers.cpu.config import CpuSettings
 from drakit.drivers.models.node_driver import NodeDriver
 from drakit.kit.config.options import listen_address, node_name
 from drakit.kit.config.settings import ConfigurationError, add_flags, resolve, settings_of
-from drakit.kit.preflight import Finding
+from drakit.kit.preflight import CheckResult
 from drakit.kit.program import Program
 from drakit.local.node_checks import check_node
 from drakit.local.node_programs import NODE_PROGRAMS, NodeProgram
@@ -46,7 +46,7 @@ class DriverSettings:
         """Return the driver for the machine as it is now. Raises ``OSError``."""
         return self.node_program.driver(self.config, self.kubelet_config)
 
-    def checks(self) -> Iterator[Finding]:
+    def checks(self) -> Iterator[CheckResult]:
         """Yield the results of all checks of the node."""
         return check_node(self.node_program, self.config, self.node, self.kubelet_config, self.pid)
 

@@ -119,7 +119,7 @@ def _marks(claims: Sequence[PreparedClaim]) -> list[Mark]:
 def amounts_of(claim: PreparedClaim) -> dict[str, int]:
     """Return the memory and hugepages that *claim* holds, in bytes by key: ``numa0/memory``."""
     found: dict[str, int] = {}
-    for prepared in claim.prepared_devices:
+    for prepared in claim.devices:
         for key, amount in prepared.amounts.items():
             found[key] = found.get(key, 0) + amount
     return found

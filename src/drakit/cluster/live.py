@@ -15,7 +15,7 @@ from drakit.wire.kube import (
     PODS,
     SLICES,
     TAINT_RULES,
-    Cluster,
+    ClusterAccess,
     ConfigError,
     ConnectionFailedError,
     CredentialError,
@@ -26,7 +26,7 @@ from drakit.wire.kube import (
     find_cluster,
     read_all,
 )
-from drakit.wire.kube.watch.snapshot import Found
+from drakit.wire.kube.watch.snapshot import ListResult
 
 _PER_NAMESPACE: Final = (PODS, CLAIM_TEMPLATES)
 """Kinds for which the objects of the pod's own namespace are enough for an answer."""
@@ -57,8 +57,11 @@ def read_live(
 
 
 def _of_namespace(
-    cluster: Cluster, answers: Mapping[str, Found], namespace: str, warn: Callable[[str], None]
-) -> Mapping[str, Found]:
+    cluster: ClusterAccess,
+    answers: Mapping[str, ListResult],
+    namespace: str,
+    warn: Callable[[str], None],
+) -> Mapping[str, ListResult]:
     rejected = [r for r in _PER_NAMESPACE if isinstance(answers[r.plural].error, ForbiddenError)]
     if not rejected:
         return {}

@@ -16,6 +16,7 @@ from drakit.cluster.conversion import (
     is_supported_group,
     needs_conversion,
 )
+from drakit.core.kubernetes_releases import KubernetesRelease
 from drakit.core.objects import (
     DeviceClass,
     DeviceTaintRule,
@@ -27,7 +28,6 @@ from drakit.core.objects import (
 from drakit.core.pods import Node, Pod
 from drakit.core.quantity import QuantityError
 from drakit.scheduler.placement import ClusterSnapshot
-from drakit.scheduler.versions import KubernetesVersion
 
 _KINDS: Final[dict[str, type[Any]]] = {
     "Node": Node,
@@ -77,7 +77,7 @@ class Manifests:
         """Return the typed objects of a kind."""
         return tuple(m.value for m in self.found if m.kind == kind)
 
-    def cluster(self, version: KubernetesVersion, *more: Manifests) -> ClusterSnapshot:
+    def cluster(self, release: KubernetesRelease, *more: Manifests) -> ClusterSnapshot:
         """Return a cluster of these and *more* objects; later objects replace earlier ones."""
 
         def unique(kind: str) -> tuple[Any, ...]:
@@ -93,7 +93,7 @@ class Manifests:
             claims=unique("ResourceClaim"),
             templates=unique("ResourceClaimTemplate"),
             pods=unique("Pod"),
-            version=version,
+            release=release,
         )
 
 

@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Callable, Iterable
 
 from drakit.cluster.manifests import Manifests, read_manifests
+from drakit.core.kubernetes_releases import LATEST, KubernetesRelease
 from drakit.scheduler.placement import ClusterSnapshot
-from drakit.scheduler.versions import V1_37, KubernetesVersion
 
 
 def load_cluster(
@@ -17,7 +17,7 @@ def load_cluster(
     kubeconfig: str | None = None,
     context: str | None = None,
     namespace: str = "default",
-    version: KubernetesVersion = V1_37,
+    release: KubernetesRelease = LATEST,
     warn: Callable[[str], None] = warnings.warn,
 ) -> ClusterSnapshot:
     """Return the cluster of the objects in *paths* and *more*; with *live*, also of the API server.
@@ -32,4 +32,4 @@ def load_cluster(
 
         found = read_live(kubeconfig, context, namespace, warn)
     found.found += read_manifests(paths, namespace).found
-    return found.cluster(version, *more)
+    return found.cluster(release, *more)

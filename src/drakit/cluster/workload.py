@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from drakit.cluster.conversion import ClusterError
 from drakit.cluster.manifests import Manifests, read_manifests
 from drakit.core.objects import DeviceClass, ObjectMeta, ResourceClaim, ResourceClaimTemplate
-from drakit.core.pods import Container, Pod, PodResourceClaim, PodSpec
+from drakit.core.pods import Pod, PodContainer, PodResourceClaim, PodSpec
 
 
 def pod_of(manifests: Manifests) -> Pod:
@@ -42,7 +42,7 @@ def pod_using(
     ]
     return Pod(
         metadata=ObjectMeta(name=name, namespace=namespace),
-        spec=PodSpec(containers=(Container(name="main"),), resource_claims=tuple(uses)),
+        spec=PodSpec(containers=(PodContainer(name="main"),), resource_claims=tuple(uses)),
     )
 
 

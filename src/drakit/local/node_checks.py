@@ -20,7 +20,7 @@ from drakit.drivers.cpumem.preflight import pods_cgroup
 from drakit.drivers.cpumem.qos.kubeletconfig import KubeletFiles
 from drakit.drivers.models.node_driver import NodeDriver
 from drakit.kit.config.options import HostOptions
-from drakit.kit.preflight import Finding, findings
+from drakit.kit.preflight import CheckResult, findings
 from drakit.local.node_programs import NodeProgram
 from drakit.wire.nri.versions import capabilities_of
 
@@ -40,12 +40,12 @@ def check_node(
     node: str,
     kubelet_config: str | None = None,
     pid: int | None = None,
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     """Yield the results of all checks, quick ones first; *pid* is that of a running driver."""
     try:
         driver = program.driver(config, kubelet_config)
     except OSError as error:
-        yield Finding("driver", "", str(error), "run as root, or as the driver's user")
+        yield CheckResult("driver", "", str(error), "run as root, or as the driver's user")
         return
     yield from _about_machine(driver)
     yield from program.checks(config, kubelet_config)
@@ -54,30 +54,30 @@ def check_node(
     yield from findings(lambda: driver, config, node)
 
 
-def _about_machine(driver: NodeDriver) -> Iterator[Finding]:
+def _about_machine(driver: NodeDriver) -> Iterator[CheckResult]:
     """Check the CPUs, the settings for them, and the kernel's topology files."""
     cpus = driver.cpus
     machine = cpus.machine
     if not machine.cpus:
-        yield Finding(
+        yield CheckResult(
             "machine", "", "no CPU found", "set sysfsRoot to the directory of sys/ and proc/"
         )
         return
-    yield Finding(
+    yield CheckResult(
         "machine",
         f"CPUs {machine.online} online, {cpus.reserved or 'none'} reserved, "
         f"{cpus.offered or 'none'} offered, {count(len(machine.numa_nodes), 'NUMA node')}",
     )
     for warning in dict.fromkeys((*cpus.warnings, *driver.warnings)):
         if warning in cpus.warnings and not cpus.offered:
-            yield Finding("configuration", "", warning, "change the setting")
+            yield CheckResult("configuration", "", warning, "change the setting")
         else:
             yield _note("configuration", warning, "change the setting")
     for inconsistency in machine.warnings:
         yield _note("machine", f"{inconsistency.file}: {inconsistency.reason}")
 
 
-def _about_reserved_cpus(config: CpuSettings, files: KubeletFiles) -> Iterator[Finding]:
+def _about_reserved_cpus(config: CpuSettings, files: KubeletFiles) -> Iterator[CheckResult]:
     """Check that the kubelet reserves the same CPUs, if its configuration can be read."""
     kubelet, _ = files.read_or_say()
     reserved = (kubelet and kubelet.reserved_system_cpus) or ""
@@ -94,7 +94,7 @@ def _about_reserved_cpus(config: CpuSettings, files: KubeletFiles) -> Iterator[F
         )
 
 
-def about_runtime(config: HostOptions, pid: int | None = None) -> Iterator[Finding]:
+def about_runtime(config: HostOptions, pid: int | None = None) -> Iterator[CheckResult]:
     """Check CRI-O, the cgroup driver and SELinux by the files below ``sysfsRoot``."""
     yield from about_crio(config)
     yield from about_cgroup_driver(config)
@@ -157,12 +157,12 @@ def _tables(path: str) -> dict[str, dict[str, Any]]:
     return {name: table for name, table in inner if isinstance(table, dict)}
 
 
-def about_crio(config: HostOptions) -> Iterator[Finding]:
+def about_crio(config: HostOptions) -> Iterator[CheckResult]:
     """Check that CRI-O, if it is installed, meets the driver's requirements."""
     crio = read_crio(config.sysfs_root)
     if crio is None:
         return
-    yield Finding(
+    yield CheckResult(
         "runtime",
         f"CRI-O {crio.release or 'of unknown release'}, cgroup_manager {crio.cgroup_manager}",
     )
@@ -171,7 +171,7 @@ def about_crio(config: HostOptions) -> Iterator[Finding]:
     if config.nri == "off":
         return
     if not crio.nri:
-        yield Finding(
+        yield CheckResult(
             "runtime",
             "",
             "enable_nri is false in CRI-O's configuration: containers cannot be pinned",
@@ -185,7 +185,7 @@ def about_crio(config: HostOptions) -> Iterator[Finding]:
             "set both to the same path",
         )
     if _real(config.cdi_dir) not in map(_real, crio.cdi_directories):
-        yield Finding(
+        yield CheckResult(
             "runtime",
             "",
             f"CRI-O reads CDI specs in {', '.join(crio.cdi_directories)}, not in {config.cdi_dir}",
@@ -194,7 +194,7 @@ def about_crio(config: HostOptions) -> Iterator[Finding]:
     yield from _about_updates(crio, config)
 
 
-def _about_updates(crio: Crio, config: HostOptions) -> Iterator[Finding]:
+def _about_updates(crio: Crio, config: HostOptions) -> Iterator[CheckResult]:
     """Report if this release of CRI-O does not accept updates that it did not ask for."""
     version, features = capabilities_of("cri-o", crio.release)
     if features.unsolicited_updates:
@@ -219,7 +219,7 @@ def _about_updates(crio: Crio, config: HostOptions) -> Iterator[Finding]:
 # -- cgroups -----------------------------------------------------------------------------------------
 
 
-def about_cgroup_driver(config: HostOptions) -> Iterator[Finding]:
+def about_cgroup_driver(config: HostOptions) -> Iterator[CheckResult]:
     """Report which program creates the pods' cgroups: the kubelet and the runtime, or systemd."""
     pods = pods_cgroup(config.cgroup_root) if config.cgroup_root else None
     if pods is None:
@@ -235,10 +235,10 @@ def about_cgroup_driver(config: HostOptions) -> Iterator[Finding]:
                 "set cgroupDriver: systemd for the kubelet and the same for the runtime",
             )
         else:
-            yield Finding("cgroups", f"the kubelet's cgroup driver is cgroupfs ({pods})")
+            yield CheckResult("cgroups", f"the kubelet's cgroup driver is cgroupfs ({pods})")
         return
     if config.verify_seconds:
-        yield Finding(
+        yield CheckResult(
             "cgroups",
             f"the kubelet's cgroup driver is systemd ({pods}); files that systemd resets are restored "
             f"within {config.verify_seconds:g} s",
@@ -255,7 +255,7 @@ def about_cgroup_driver(config: HostOptions) -> Iterator[Finding]:
 # -- SELinux -----------------------------------------------------------------------------------------
 
 
-def about_selinux(config: HostOptions, pid: int | None = None) -> Iterator[Finding]:
+def about_selinux(config: HostOptions, pid: int | None = None) -> Iterator[CheckResult]:
     """Check that SELinux allows the driver to use the runtime's socket and to write cgroups."""
     enforce = _text(os.path.join(config.sysfs_root, "sys/fs/selinux/enforce")).strip()
     process = "self" if pid is None else str(pid)
@@ -274,7 +274,7 @@ def about_selinux(config: HostOptions, pid: int | None = None) -> Iterator[Findi
             remedy,
         )
     elif domain in _UNCONFINED[:1] or (pid is not None and domain in _UNCONFINED):
-        yield Finding("SELinux", f"enforcing; the driver runs as {domain}")
+        yield CheckResult("SELinux", f"enforcing; the driver runs as {domain}")
     else:
         yield _note("SELinux", "enforcing: a driver in a confined container cannot work", remedy)
 
@@ -282,8 +282,8 @@ def about_selinux(config: HostOptions, pid: int | None = None) -> Iterator[Findi
 # -- files -------------------------------------------------------------------------------------------
 
 
-def _note(subject: str, text: str, remedy: str = "") -> Finding:
-    return Finding(subject, "", note=text, way_out=remedy)
+def _note(subject: str, text: str, remedy: str = "") -> CheckResult:
+    return CheckResult(subject, "", note=text, remedy=remedy)
 
 
 def _text(path: str) -> str:

@@ -21,7 +21,7 @@ from drakit.drivers.cpumem.qos.kubeletconfig import KubeletFiles
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.drivers.models.node_driver import NodeDriver
 from drakit.kit.claims.checkpoint_files import read_checkpoint
-from drakit.kit.preflight import Finding
+from drakit.kit.preflight import CheckResult
 from drakit.kit.program import Program
 from drakit.machine.discover import discover
 from drakit.machine.model import CgroupMode
@@ -36,7 +36,7 @@ class NodeProgram(NamedTuple):
 
     program: Program[Any]
     driver: Callable[[Any, str | None], NodeDriver]
-    checks: Callable[[Any, str | None], Iterator[Finding]]
+    checks: Callable[[Any, str | None], Iterator[CheckResult]]
 
 
 def current_cpumem_driver(
@@ -55,41 +55,41 @@ def _cpu_driver(config: CpuConfig, _kubelet_config: str | None) -> NodeDriver:
     return cpu_driver(config, discover(config.sysfs_root))
 
 
-def _cpu_checks(config: CpuSettings, kubelet_config: str | None) -> Iterator[Finding]:
+def _cpu_checks(config: CpuSettings, kubelet_config: str | None) -> Iterator[CheckResult]:
     """Check the cgroup version and that the kubelet's CPU manager is off."""
     cgroups = discover(config.sysfs_root).cgroups
     if cgroups.mode is CgroupMode.NONE:
-        yield Finding(
+        yield CheckResult(
             "cgroups",
             "",
             note="not mounted here: the cpusets of containers cannot be verified",
-            way_out="mount /sys/fs/cgroup, or set cgroupRoot to its mount point",
+            remedy="mount /sys/fs/cgroup, or set cgroupRoot to its mount point",
         )
     elif cgroups.mode in (CgroupMode.V1, CgroupMode.HYBRID):
-        yield Finding(
+        yield CheckResult(
             "cgroups",
             "",
             note=f"{cgroups.mode.value}: CPUs are pinned, but the kubelet of 1.35 and later does not "
             "start unless failCgroupV1 is false, and dra-driver-cpumem needs v2",
-            way_out="boot with systemd.unified_cgroup_hierarchy=1",
+            remedy="boot with systemd.unified_cgroup_hierarchy=1",
         )
     else:
-        yield Finding("cgroups", cgroups.mode.value)
+        yield CheckResult("cgroups", cgroups.mode.value)
     files = KubeletFiles.of(config, kubelet_config)
     kubelet, error = files.read_or_say()
     policy = "none" if kubelet is None else kubelet.cpu_manager_policy or "none"
     if kubelet is None:
-        yield Finding(
+        yield CheckResult(
             "kubelet",
             "",
             note=error,
-            way_out="check that cpuManagerPolicy is none, or give the file with --kubelet-config",
+            remedy="check that cpuManagerPolicy is none, or give the file with --kubelet-config",
         )
     elif policy == "none":
-        yield Finding("kubelet", f"cpuManagerPolicy is none ({files})")
+        yield CheckResult("kubelet", f"cpuManagerPolicy is none ({files})")
     else:
         state = os.path.join(os.path.normpath(config.kubelet_root_dir), "cpu_manager_state")
-        yield Finding(
+        yield CheckResult(
             "kubelet",
             "",
             f"cpuManagerPolicy is {policy} ({files}): the kubelet assigns the same CPUs",

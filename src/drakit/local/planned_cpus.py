@@ -180,7 +180,7 @@ def _grouped(
 
     def assign(claim: ResourceClaim) -> ClaimCpus:
         wanted = claim_for(driver.name, claim, claim.metadata.uid)
-        assigned = driver.assign(wanted, PreparedClaims(prepared)).prepared_devices
+        assigned = driver.assign(wanted, PreparedClaims(prepared)).devices
         prepared.append(entry_of(wanted, assigned, boot=""))
         return ClaimCpus(claim_name(claim), prepared[-1].exclusive("cpu"))
 

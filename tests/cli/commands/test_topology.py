@@ -226,7 +226,9 @@ def test_inconsistencies_are_counted_and_listed_on_request(
         assert " ".join(doubt.reason.split()) in listed
 
 
-def test_the_absence_of_inconsistencies_is_reported(dump: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_absence_of_inconsistencies_is_reported(
+    dump: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert discover(dump).warnings == ()
     assert main(["topology", "--root", dump, "--warnings"]) == 0
     assert "no inconsistencies" in capsys.readouterr().out

@@ -13,8 +13,8 @@ import pytest
 from drakit.cgroups.tree import CgroupTree
 from drakit.core.cpuset import CpuSet
 from drakit.kit.driver import PreparedClaim, PreparedDevice, RejectedError
-from drakit.testing.releases import CONTAINERD_2_4, CRIO_1_36
 from drakit.testing.runtime import FakeContainer
+from drakit.testing.runtime_releases import CONTAINERD_2_4, CRIO_1_36
 from drakit.wire.nri.plugin import NriPlugin, PushFailedError
 from drakit.wire.nri.values import ContainerUpdate
 from tests.kit.runtime.test_nri_hooks import POD, World, directory, until, world
@@ -65,9 +65,7 @@ def entry(uid: str, cpus: str) -> PreparedClaim:
     prepared = PreparedDevice(
         request="r", pool="p", device=f"d-{uid}", exclusive={"cpu": CpuSet.parse(cpus)}
     )
-    return PreparedClaim(
-        uid=uid, namespace="ns", name=uid, prepared_devices=(prepared,), consumers=(POD,)
-    )
+    return PreparedClaim(uid=uid, namespace="ns", name=uid, devices=(prepared,), consumers=(POD,))
 
 
 async def test_updates_wait_for_the_runtime_side_by_side(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from drakit.cli.driver_settings import DriverSettings, add_options, ask_driver, driver_settings
-from drakit.kit.preflight import Finding
+from drakit.kit.preflight import CheckResult
 
 EXAMPLES: Final = """\
 examples:
@@ -74,13 +74,13 @@ def examine(settings: DriverSettings) -> Iterator[Remark]:
         yield _remark(finding, settings.config.bind_address)
 
 
-def _remark(finding: Finding, bind_address: str) -> Remark:
+def _remark(finding: CheckResult, bind_address: str) -> Remark:
     if not finding.problem and not finding.note:
         return Remark("good", finding.subject, finding.detail)
     if not finding.problem:
-        return Remark("note", finding.subject, finding.note, finding.way_out)
+        return Remark("note", finding.subject, finding.note, finding.remedy)
     running = _running_driver(bind_address) if finding.subject.startswith("health") else None
-    return running or Remark("problem", finding.subject, finding.problem, finding.way_out)
+    return running or Remark("problem", finding.subject, finding.problem, finding.remedy)
 
 
 def _running_driver(bind_address: str) -> Remark | None:

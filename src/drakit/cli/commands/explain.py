@@ -12,7 +12,7 @@ from drakit.cli.cluster_options import add_options, read_cluster
 from drakit.cli.errors import CliError
 from drakit.cluster import Manifests, pod_of, pod_using, read_manifests
 from drakit.core.conditions import true_conditions
-from drakit.core.objects import AllocationResult, ResourceClaim
+from drakit.core.objects import DeviceRequestAllocationResult, ResourceClaim
 from drakit.core.pods import Node, Pod
 from drakit.core.text import shortened
 from drakit.scheduler import explain
@@ -229,7 +229,9 @@ def _held_document(claim: ResourceClaim, *, bound: bool) -> dict[str, Any]:
     }
 
 
-def _conditions(claim: ResourceClaim, result: AllocationResult, *, bound: bool) -> dict[str, Any]:
+def _conditions(
+    claim: ResourceClaim, result: DeviceRequestAllocationResult, *, bound: bool
+) -> dict[str, Any]:
     """Return unmet binding conditions and failures; conditions are ignored once the pod is bound."""
     true = {} if bound else true_conditions(claim, result)
     missing = [] if bound else [each for each in result.binding_conditions if each not in true]

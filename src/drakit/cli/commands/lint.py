@@ -18,7 +18,7 @@ from drakit.scheduler.lint import LintFinding, Published
 EPILOG: Final = """\
 examples:
   drakit lint manifests/
-  drakit lint pod.yaml --from cluster.yaml    # also check against published devices
+  drakit lint pod.yaml --from cluster.yaml   # also check against published devices
 
 exit code: 0 no findings, 1 findings, 2 invalid input
 """

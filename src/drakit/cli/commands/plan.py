@@ -18,6 +18,7 @@ from drakit.draw.machine_map import draw, legend
 from drakit.draw.marks import Mark
 from drakit.draw.terminal import Terminal
 from drakit.local.planned_cpus import PlannedCpus, UnknownCpus, planned_cpus
+from drakit.scheduler.allocator.node_devices import InUse
 from drakit.scheduler.allocator.search_state import Pick
 from drakit.scheduler.placement import (
     ClaimNotFoundError,
@@ -27,7 +28,7 @@ from drakit.scheduler.placement import (
     place,
     rejected_selectors,
 )
-from drakit.scheduler.requests import InUse, claim_name
+from drakit.scheduler.requests import claim_name
 
 EPILOG: Final = f"""\
 examples:
@@ -65,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     wanted = read_manifests(options.filename, options.namespace)
     cluster = read_cluster(options, wanted)
     pod = pod_of(wanted)
-    rejected = _rejected_selector(wanted)
+    rejected = _rejected_selector(wanted, cluster)
     if rejected:
         if options.output == "json":
             print(
@@ -102,7 +103,7 @@ def _check_arguments(options: argparse.Namespace) -> None:
     raise CliError("no pod given", remedy)
 
 
-def _rejected_selector(wanted: Manifests) -> str:
+def _rejected_selector(wanted: Manifests, cluster: ClusterSnapshot) -> str:
     specs = [
         (f"ResourceClaim {claim.metadata.name}, ", claim)
         for claim in wanted.values("ResourceClaim")
@@ -112,7 +113,7 @@ def _rejected_selector(wanted: Manifests) -> str:
         for template in wanted.values("ResourceClaimTemplate")
     ]
     for name, value in specs:
-        for path, error in rejected_selectors(value):
+        for path, error in rejected_selectors(value, cluster.release.cel):
             return f"{name}{path}: {error}"
     return ""
 
@@ -243,7 +244,7 @@ def _line(result: dict[str, Any]) -> str:
 
 def _left(placement: SchedulingResult, cluster: ClusterSnapshot) -> list[str]:
     """Describe the remaining capacity of the devices that the pod would use."""
-    used = InUse.of(cluster.claims, cluster.version).capacity
+    used = InUse.of(cluster.claims, cluster.release).capacity
     lines: list[str] = []
     seen: dict[Any, dict[str, int]] = {}
     for allocation in placement.allocations:

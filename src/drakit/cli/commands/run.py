@@ -29,7 +29,7 @@ from drakit.drivers.cpumem.desired import desired
 from drakit.drivers.cpumem.hugepages.sizes import parse_size
 from drakit.drivers.cpumem.kinds import CPU, MEMORY, hugepages
 from drakit.drivers.models.node_driver import NodeDriver
-from drakit.kit.driver import Container, DesiredResources, RejectedError, Use
+from drakit.kit.driver import ClaimUse, ContainerView, DesiredResources, RejectedError
 from drakit.local import confine
 from drakit.local.local_drivers import amounts_claim, driver_for, simple_claim
 from drakit.local.node import DoesNotFit, LocalNode, Taken, fresh_claim
@@ -168,7 +168,7 @@ async def _show(driver: NodeDriver, node: LocalNode, claims: Sequence[ResourceCl
     prepared_claims = await node.look()
     entries = node.assignment(claims, prepared_claims)
     for entry in entries:
-        devices = ", ".join(dict.fromkeys(each.device for each in entry.prepared_devices))
+        devices = ", ".join(dict.fromkeys(each.device for each in entry.devices))
         print(f"{entry.name}: {held_words(entry)} ({devices})")
     print_claims(driver, [*prepared_claims, *entries], Terminal.of(sys.stdout), bars=True)
     return 0
@@ -200,7 +200,7 @@ def _run_on(
 ) -> int:
     group = None
     try:
-        uses = tuple(Use(one.entry, one.entry.prepared_devices) for one in taken)
+        uses = tuple(ClaimUse(one.entry, one.entry.devices) for one in taken)
         desired = _desired(driver, node, uses)
         cpus = desired.cpus or CpuSet(os.sched_getaffinity(0))
         limits = _limits(driver, uses)
@@ -225,14 +225,14 @@ def _run_on(
             asyncio.run(node.release(one))
 
 
-def _desired(driver: NodeDriver, node: LocalNode, uses: tuple[Use, ...]) -> DesiredResources:
+def _desired(driver: NodeDriver, node: LocalNode, uses: tuple[ClaimUse, ...]) -> DesiredResources:
     """Return the resources of the command, as the driver computes them for a container."""
     prepared_claims = asyncio.run(node.look())
-    view = Container("command", "command", "", "command", "default", uses=uses)
+    view = ContainerView("command", "command", "", "command", "default", uses=uses)
     return driver.enforce(view, prepared_claims)
 
 
-def _limits(driver: NodeDriver, uses: tuple[Use, ...]) -> dict[str, str]:
+def _limits(driver: NodeDriver, uses: tuple[ClaimUse, ...]) -> dict[str, str]:
     """Return the cgroup files for the claimed memory and hugepages."""
     wanted = desired(uses)
     counted = driver.cpus.machine.cgroups.memory_hugetlb_accounting
@@ -260,10 +260,7 @@ def _report(
 
 def _environment(taken: Sequence[Taken], desired: DesiredResources) -> dict[str, str]:
     granted = {
-        k: v
-        for one in taken
-        for prepared in one.entry.prepared_devices
-        for k, v in prepared.env.items()
+        k: v for one in taken for prepared in one.entry.devices for k, v in prepared.env.items()
     }
     cpus = CpuSet.union(one.entry.exclusive("cpu") for one in taken)
     own = {"DRA_CPUSET": str(cpus)} if cpus else {}
