@@ -1,4 +1,4 @@
-"""This machine as a node for ``drakit run`` and ``drakit ps``, and the claims on it in words and marks."""
+"""Node made of this machine for ``drakit run`` and ``drakit ps``, and its claims as text."""
 
 from __future__ import annotations
 

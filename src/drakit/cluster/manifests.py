@@ -10,12 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from drakit.cluster.conversion import (
-    ClusterError,
-    convert,
-    is_supported_group,
-    needs_conversion,
-)
+from drakit.cluster.conversion import ClusterError, convert, is_supported_group, needs_conversion
 from drakit.core.kubernetes_releases import KubernetesRelease
 from drakit.core.objects import (
     DeviceClass,

@@ -115,9 +115,6 @@ def arrange(
     return Drawing(engine.place_flow(boxes, flow, 0, 0, width), width, flow.height)
 
 
-# -- planning -----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class _Flow:
     """Arrangement of boxes in columns of equal width and rows as high as their highest box."""
@@ -287,8 +284,6 @@ class _Engine:
 
     def _title_margin(self, box: Box) -> int:
         return self.sizes.title_margin if box.level.framed else 2 * self.sizes.light_pad
-
-    # -- placing ------------------------------------------------------------------------------
 
     def place(self, box: Box, x: int, y: int, size: tuple[int, int], planned: int) -> Placed:
         """Place *box* with the content planned for the width *planned*, which *size* may exceed."""

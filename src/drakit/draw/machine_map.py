@@ -21,11 +21,7 @@ from drakit.machine.model import CoreType, Cpu, Machine
 LARGEST_DRAWN: Final = 512
 """Machines with more CPUs are drawn folded: lists of CPUs instead of cells."""
 
-KIND_STYLES: Final = {
-    CoreType.PERFORMANCE: "36",
-    CoreType.EFFICIENCY: "32",
-    CoreType.STANDARD: "",
-}
+KIND_STYLES: Final = {CoreType.PERFORMANCE: "36", CoreType.EFFICIENCY: "32", CoreType.STANDARD: ""}
 OFFLINE_STYLE: Final = "2;9"
 ISOLATED_STYLE: Final = "33"
 

@@ -224,9 +224,6 @@ def _cores(members: Sequence[Cpu]) -> tuple[Core, ...]:
     return tuple(Core(tuple(threads)) for threads in groups.values())
 
 
-# -- words ----------------------------------------------------------------------------------------
-
-
 def memory_notes(node: NumaNode) -> tuple[str, ...]:
     """Describe the memory of a NUMA node, then each pool of hugepages."""
     if node.memory_bytes:

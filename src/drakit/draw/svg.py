@@ -99,9 +99,6 @@ def _best_shape(boxes: Sequence[Box], pills: _Pills, around: int) -> Drawing:
     return arrange(boxes, widths, pills.sizes(), deviation, _LEAST_WIDTH)
 
 
-# -- cores ----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class _Pills:
     """CPUs of a core within its cell: numbers in rows."""
@@ -190,9 +187,6 @@ def _tooltip(core: Core) -> str:
     return SEPARATOR.join([f"CPU {numbers}", *known, str(cpu.core_type)])
 
 
-# -- boxes ------------------------------------------------------------------------------------------
-
-
 def _paint_box(page: _Page, placed: Placed, top: int) -> None:
     level = placed.box.level
     x, y = _MARGIN + placed.x, top + placed.y
@@ -227,9 +221,6 @@ def _legend(machine: Machine, marks: Mapping[int, Mark]) -> list[tuple[str, str]
     items += [(_cpu_look(cpu, None), "offline CPU") for cpu in offline[:1]]
     held = {marks[cpu.id]: None for cpu in machine.cpus if cpu.id in marks}
     return items + [(f'fill="{mark.fill}" rx="4"', f"{mark.symbol} {mark.name}") for mark in held]
-
-
-# -- the page ---------------------------------------------------------------------------------------
 
 
 class _Area(NamedTuple):

@@ -101,9 +101,6 @@ def about_runtime(config: HostOptions, pid: int | None = None) -> Iterator[Check
     yield from about_selinux(config, pid)
 
 
-# -- CRI-O -------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Crio:
     """Settings of CRI-O; the release is empty if it is not known."""
@@ -216,9 +213,6 @@ def _about_updates(crio: Crio, config: HostOptions) -> Iterator[CheckResult]:
     )
 
 
-# -- cgroups -----------------------------------------------------------------------------------------
-
-
 def about_cgroup_driver(config: HostOptions) -> Iterator[CheckResult]:
     """Report which program creates the pods' cgroups: the kubelet and the runtime, or systemd."""
     pods = pods_cgroup(config.cgroup_root) if config.cgroup_root else None
@@ -252,9 +246,6 @@ def about_cgroup_driver(config: HostOptions) -> Iterator[CheckResult]:
         )
 
 
-# -- SELinux -----------------------------------------------------------------------------------------
-
-
 def about_selinux(config: HostOptions, pid: int | None = None) -> Iterator[CheckResult]:
     """Check that SELinux allows the driver to use the runtime's socket and to write cgroups."""
     enforce = _text(os.path.join(config.sysfs_root, "sys/fs/selinux/enforce")).strip()
@@ -277,9 +268,6 @@ def about_selinux(config: HostOptions, pid: int | None = None) -> Iterator[Check
         yield CheckResult("SELinux", f"enforcing; the driver runs as {domain}")
     else:
         yield _note("SELinux", "enforcing: a driver in a confined container cannot work", remedy)
-
-
-# -- files -------------------------------------------------------------------------------------------
 
 
 def _note(subject: str, text: str, remedy: str = "") -> CheckResult:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from drakit.core.cpuset import CpuSet
 from drakit.core.errors import ActionableError
-from drakit.core.objects import Device, ResourceClaim
+from drakit.core.objects import Device, DeviceRequestAllocationResult, ResourceClaim
 from drakit.drivers.cpu.config import CpuConfig, GroupBy
 from drakit.drivers.cpu.driver import CpuDriver, cpu_driver
 from drakit.drivers.models.cpus import DRIVER
@@ -114,19 +114,20 @@ def _machine(root: str) -> Machine:
     return machine
 
 
-def _existing_claims(cluster: ClusterSnapshot, placement: SchedulingResult) -> list[ResourceClaim]:
-    """Return the allocated claims with CPUs of the node, oldest first."""
+def _existing_claims(
+    cluster: ClusterSnapshot, placement: SchedulingResult
+) -> list[tuple[ResourceClaim, Sequence[DeviceRequestAllocationResult]]]:
+    """Return the allocated claims with CPUs of the node, oldest first, and their results."""
     planned = {claim_name(allocation.claim) for allocation in placement.allocations}
     found = []
     for claim in cluster.claims:
         allocation = claim.status.allocation
-        if allocation is None or claim_name(claim) in planned:
-            continue
-        results = allocation.devices.results
-        if any(each.driver == DRIVER and each.pool == placement.node for each in results):
+        results = allocation.devices.results if allocation else ()
+        here = any(each.driver == DRIVER and each.pool == placement.node for each in results)
+        if allocation and here and claim_name(claim) not in planned:
             age = allocation.allocation_timestamp or claim.metadata.creation_timestamp or ""
-            found.append((age, claim_name(claim), claim))
-    return [claim for _, _, claim in sorted(found, key=lambda each: each[:2])]
+            found.append((age, claim_name(claim), claim, results))
+    return [(claim, results) for _, _, claim, results in sorted(found, key=lambda each: each[:2])]
 
 
 def _individual(
@@ -138,30 +139,23 @@ def _individual(
     machine = published_machine(devices.values()) if root is None else _machine(root)
     numbers = {name: cpu_number(device) for name, device in devices.items()}
 
-    def cpus(names: Iterable[str]) -> CpuSet:
-        found = (numbers.get(name) for name in names)
+    def cpus(chosen: Iterable[Any]) -> CpuSet:
+        found = (numbers.get(each.device) for each in chosen if each.driver == DRIVER)
         return CpuSet(number for number in found if number is not None)
 
     planned = tuple(
-        ClaimCpus(
-            claim_name(a.claim),
-            cpus(pick.device.device for pick in a.picks if pick.device.driver == DRIVER),
-        )
+        ClaimCpus(claim_name(a.claim), cpus(pick.device for pick in a.picks))
         for a in placement.allocations
     )
     existing = tuple(
         ClaimCpus(
             claim_name(claim),
-            cpus(
-                each.device
-                for each in claim.status.allocation.devices.results
-                if each.driver == DRIVER and each.pool == placement.node and not each.admin_access
-            ),
+            cpus(r for r in results if r.pool == placement.node and not r.admin_access),
         )
-        for claim in _existing_claims(cluster, placement)
-        if claim.status.allocation is not None
+        for claim, results in _existing_claims(cluster, placement)
     )
-    left = cpus(numbers) - CpuSet.union(each.cpus for each in (*planned, *existing))
+    offered = CpuSet(number for number in numbers.values() if number is not None)
+    left = offered - CpuSet.union(each.cpus for each in (*planned, *existing))
     remark = "" if root is not None else "CPUs that the driver does not offer are not drawn"
     return PlannedCpus(machine, planned, existing, left, remark)
 
@@ -185,7 +179,7 @@ def _grouped(
         return ClaimCpus(claim_name(claim), prepared[-1].exclusive("cpu"))
 
     try:
-        existing = [assign(_with_uid(claim)) for claim in _existing_claims(cluster, placement)]
+        existing = [assign(_with_uid(claim)) for claim, _ in _existing_claims(cluster, placement)]
         planned = [
             assign(as_allocated(_with_uid(allocation.claim), allocation, classes))
             for allocation in placement.allocations

@@ -17,7 +17,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from drakit.cli.demo_node import DemoError, DemoNode
+from drakit.cli.demo_node import DemoError, DemoNode, demo_node
 from drakit.core.cpuset import CpuSet
 from drakit.draw.machine_map import draw
 from drakit.draw.machine_words import summary
@@ -135,13 +135,14 @@ async def _simulated_node(stage: Stage) -> None:
         "dra-driver-cpu is the real program, and the scheduler is drakit's model of kube-scheduler."
     )
     with tempfile.TemporaryDirectory(prefix="dk", dir="/tmp") as directory:
-        async with DemoNode(directory, stage) as node:
+        async with demo_node(directory) as node:
             for act in _STORY:
                 await act(node, stage)
-                node.check_everything()
-                stage.show(node.picture())
+                what = "no CPU has two owners, and pods without claims use none of them"
+                stage.check(what, node.all_confined())
+                stage.show(node.picture(stage.terminal))
                 stage.pause()
-            await node.stop_driver()
+            stage.check("the driver stops cleanly on SIGTERM", await node.stop_driver() == 0)
 
 
 async def _shared_pods(node: DemoNode, stage: Stage) -> None:
@@ -158,9 +159,9 @@ async def _latency(node: DemoNode, stage: Stage) -> None:
     await node.start_claimed("trading", 8, policy={"wholeCores": True})
     cpus = node.cpus_of("trading")
     stage.check(f"it runs on {cpus}: 8 CPUs", len(cpus) == 8)
-    stage.check(
-        "four whole cores of one NUMA node", node.whole_cores(cpus) and node.numa_nodes(cpus) == 1
-    )
+    machine = node.machine
+    whole = all(machine.by_id[cpu].siblings <= cpus for cpu in cpus)
+    stage.check("four whole cores of one NUMA node", whole and len(machine.nodes_of(cpus)) == 1)
     stage.check(
         f"the other pods made room first: {node.cpus_of('web')}",
         cpus.isdisjoint(node.cpus_of("web")),

@@ -139,9 +139,6 @@ def _reports(scheduling: SchedulingCycle, nodes: list[Node]) -> list[NodeReport]
     return reports
 
 
-# -- JSON -----------------------------------------------------------------------------------------------
-
-
 def _document(pod: Pod, placement: SchedulingResult, reports: list[NodeReport]) -> dict[str, Any]:
     return {
         "pod": _name(pod),
@@ -178,9 +175,6 @@ def _node_document(report: NodeReport) -> dict[str, Any]:
             for r in report.requests
         ],
     }
-
-
-# -- text -----------------------------------------------------------------------------------------------
 
 
 def _name(pod: Pod) -> str:

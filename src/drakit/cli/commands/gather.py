@@ -105,7 +105,7 @@ def report(settings: DriverSettings) -> Document:
             "sources": dict(settings.sources),
             "warnings": list(driver.warnings),
         },
-        "checks": [remark.document() for remark in examine(settings)],
+        "checks": list(examine(settings)),
         "ledger": _or_error(lambda: claims_document(config.checkpoint_dir(driver.name))),
         "slices": {
             "preview": _or_error(
@@ -125,9 +125,6 @@ def _or_error(read: Callable[[], Any]) -> Any:
         return read()
     except (OSError, ValueError, KubeError) as error:
         return {"problem": str(error)}
-
-
-# -- the parts ---------------------------------------------------------------------------------------
 
 
 def claims_document(directory: str) -> Document:
@@ -206,9 +203,6 @@ def _log_warnings(path: str) -> list[str]:
         return last_warnings(sys.stdin)
     with open(path, encoding="utf-8", errors="replace") as file:
         return last_warnings(file)
-
-
-# -- the file ----------------------------------------------------------------------------------------
 
 
 def _write_new(path: str, text: str) -> None:

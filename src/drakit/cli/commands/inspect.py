@@ -86,9 +86,6 @@ def _config(options: argparse.Namespace) -> CpuMemConfig:
         raise CliError(str(error), "`dra-driver-cpumem --help` lists every setting") from None
 
 
-# -- for programs ------------------------------------------------------------------------------------
-
-
 def inspect_document(driver: CpuMem, root: str = "/") -> Document:
     """Return everything that is shown as plain dictionaries, lists, strings and numbers."""
     inventory = driver.inventory
@@ -180,9 +177,6 @@ def _machine_pools(machine: Machine, root: str) -> list[Document]:
             }
         )
     return found
-
-
-# -- for people --------------------------------------------------------------------------------------
 
 
 def report(driver: CpuMem, document: Document, terminal: Terminal) -> str:

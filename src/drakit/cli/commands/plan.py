@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any, Final
 
@@ -19,7 +20,6 @@ from drakit.draw.marks import Mark
 from drakit.draw.terminal import Terminal
 from drakit.local.planned_cpus import PlannedCpus, UnknownCpus, planned_cpus
 from drakit.scheduler.allocator.node_devices import InUse
-from drakit.scheduler.allocator.search_state import Pick
 from drakit.scheduler.placement import (
     ClaimNotFoundError,
     ClusterSnapshot,
@@ -118,9 +118,6 @@ def _rejected_selector(wanted: Manifests, cluster: ClusterSnapshot) -> str:
     return ""
 
 
-# -- JSON ---------------------------------------------------------------------------------------------------
-
-
 def _document(placement: SchedulingResult) -> dict[str, Any]:
     """Return the document; its keys are stable."""
     return {
@@ -136,37 +133,35 @@ def _document(placement: SchedulingResult) -> dict[str, Any]:
 
 def _claims(placement: SchedulingResult) -> list[dict[str, Any]]:
     new = {claim_name(a.claim): a for a in placement.allocations}
-    found: list[dict[str, Any]] = []
+    found = []
     for claim in placement.claims:
-        meta = claim.metadata
-        results: list[dict[str, Any]] = []
-        allocation = new.get(claim_name(claim))
-        if allocation is not None:
-            results = [_result(pick) for pick in allocation.picks]
-        elif claim.status.allocation is not None:
+        allocated = claim.status.allocation
+        results = []
+        if claim_name(claim) in new:
             results = [
-                {
-                    "request": r.request,
-                    "driver": r.driver,
-                    "pool": r.pool,
-                    "device": r.device,
-                    "consumedCapacity": {k: str(v) for k, v in r.consumed_capacity.items()},
-                    "adminAccess": bool(r.admin_access),
-                }
-                for r in claim.status.allocation.devices.results
+                _result(p.request, p.device, dict(sorted(p.consumed.items())), admin=p.admin)
+                for p in new[claim_name(claim)].picks
             ]
+        elif allocated is not None:
+            results = [
+                _result(r.request, r, r.consumed_capacity, admin=bool(r.admin_access))
+                for r in allocated.devices.results
+            ]
+        meta = claim.metadata
         found.append({"namespace": meta.namespace, "name": meta.name, "results": results})
     return found
 
 
-def _result(pick: Pick) -> dict[str, Any]:
+def _result(
+    request: object, device: Any, consumed: Mapping[str, Quantity], *, admin: bool
+) -> dict[str, Any]:
     return {
-        "request": str(pick.request),
-        "driver": pick.device.driver,
-        "pool": pick.device.pool,
-        "device": pick.device.device,
-        "consumedCapacity": {key: str(amount) for key, amount in sorted(pick.consumed.items())},
-        "adminAccess": pick.admin,
+        "request": str(request),
+        "driver": device.driver,
+        "pool": device.pool,
+        "device": device.device,
+        "consumedCapacity": {key: str(amount) for key, amount in consumed.items()},
+        "adminAccess": admin,
     }
 
 
@@ -181,9 +176,6 @@ def _cpu_document(cpus: PlannedCpus | UnknownCpus | None) -> dict[str, Any]:
         "cpus": [{"claim": each.claim, "cpus": str(each.cpus)} for each in cpus.planned],
         "cpusLeft": str(cpus.left),
     }
-
-
-# -- text ---------------------------------------------------------------------------------------------------
 
 
 def _print(placement: SchedulingResult, pod: Pod, cluster: ClusterSnapshot) -> None:

@@ -156,10 +156,7 @@ async def _take(
             if not options.wait:
                 raise
         if not reported and not options.quiet:
-            print(
-                "drakit run: does not fit now; waiting (see `drakit ps`)",
-                file=sys.stderr,
-            )
+            print("drakit run: does not fit now; waiting (see `drakit ps`)", file=sys.stderr)
             reported = True
         await asyncio.sleep(_POLL_SECONDS)
 
@@ -190,9 +187,6 @@ def explain_misfit(driver: NodeDriver, error: DoesNotFit) -> str:
     if prepared_claims.entries:
         rows.append("  or wait with --wait")
     return "\n".join(rows)
-
-
-# -- the command -------------------------------------------------------------------------------------
 
 
 def _run_on(
