@@ -66,7 +66,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     cpu, cpumem = (entry.program for entry in NODE_PROGRAMS.values())
     add_flags(parser, cpu.config, prefix=cpu.prefix)
-    add_flags(parser, cpumem.config, prefix=cpumem.prefix, excluding=cpu.config)
+    title = f"settings of {cpumem.name} only"
+    add_flags(parser, cpumem.config, prefix=cpumem.prefix, excluding=cpu.config, title=title)
 
 
 def driver_settings(options: argparse.Namespace, proc: str = "/proc") -> DriverSettings:

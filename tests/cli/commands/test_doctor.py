@@ -319,7 +319,7 @@ def test_a_taken_port_is_fine_when_it_is_the_driver_s(
     handler, port = pages
     handler.ready = ready
     _code, document = doctor(capsys, *settings, f"--bind-address=127.0.0.1:{port}")
-    assert not of(document, "health pages")
+    assert not of(document, "health endpoint")
     remark = of(document, "driver")[-1]
     assert remark["level"] == ("good" if ready else "problem")
     assert ("runtime: no socket" in remark["text"]) is not ready

@@ -206,6 +206,7 @@ def add_flags(
     *,
     prefix: str,
     excluding: type[Struct] | None = None,
+    title: str = "settings",
 ) -> None:
     """Give *parser* ``--config`` and a flag for each setting of *kind*.
 
@@ -218,10 +219,7 @@ def add_flags(
     there = (
         {one.field for one in settings_of(excluding, prefix)} if excluding is not None else set()
     )
-    more = " of " + kind.__name__ if excluding is not None else ""
-    group = parser.add_argument_group(
-        f"settings{more} (file key, environment variable in brackets)"
-    )
+    group = parser.add_argument_group(f"{title} (file key, environment variable in brackets)")
     for one in settings_of(kind, prefix):
         if one.field in there:
             continue
