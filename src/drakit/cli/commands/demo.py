@@ -138,7 +138,7 @@ async def _simulated_node(stage: Stage) -> None:
         async with demo_node(directory) as node:
             for act in _STORY:
                 await act(node, stage)
-                what = "no CPU has two owners, and pods without claims use none of them"
+                what = "no CPU has two owners, and pods without claims use only shared CPUs"
                 stage.check(what, node.all_confined())
                 stage.show(node.picture(stage.terminal))
                 stage.pause()

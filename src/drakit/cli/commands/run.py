@@ -246,10 +246,9 @@ def _report(
     missing = tuple(limits) if group is None else group.left_out
     ways = ["cgroup" if group else "CPU affinity"]
     ways += [f"not limited: {', '.join(missing)}"] if missing else []
-    print(
-        f"drakit run: {command} on {held}, memory nodes {desired.mems or 'any'} ({'; '.join(ways)})",
-        file=sys.stderr,
-    )
+    mems = desired.mems
+    memory = f"memory node{'' if len(mems) == 1 else 's'} {mems}" if mems else "any memory node"
+    print(f"drakit run: {command} on {held}, {memory} ({'; '.join(ways)})", file=sys.stderr)
 
 
 def _environment(taken: Sequence[Taken], desired: DesiredResources) -> dict[str, str]:
