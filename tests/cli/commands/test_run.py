@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from drakit.core.cpuset import CpuSet
-from drakit.kit.claims import checkpoint as checkpoint
+from drakit.kit.claims import checkpoint
 from drakit.kit.claims.exclusion import exclude_other_drivers
 from drakit.kit.config.options import HostOptions
 from drakit.kit.driver import PreparedClaim, PreparedDevice
