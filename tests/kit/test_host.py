@@ -33,7 +33,7 @@ from drakit.kit.driver import (
 from drakit.kit.host import Host
 from drakit.testing.kubelet import ContainerClaim, FakePod, PodClaim, PrepareError
 from drakit.testing.node import SimulatedNode
-from drakit.testing.runtime import RuntimeFailure
+from drakit.testing.runtime import FakeRuntimeError
 from drakit.testing.runtime_releases import CONTAINERD_1_7, CONTAINERD_2_4, RuntimeRelease
 from drakit.wire.nri.values import ContainerUpdate
 
@@ -293,7 +293,7 @@ async def test_a_rejection_reaches_the_pod_in_words() -> None:
             await node.run_pod("p", {"main": ["c"]})
         sandbox = await node.runtime.run_pod("forger", uid="uid-of-forger")
         unknown = "example.org/pair=claim-nobody_r"
-        with pytest.raises(RuntimeFailure, match="unresolvable CDI devices"):
+        with pytest.raises(FakeRuntimeError, match="unresolvable CDI devices"):
             await node.runtime.run(sandbox.id, "main", cdi_devices=[unknown])
         metrics = host.metrics.exposition().decode()
         assert 'pairs_example_org_prepare_claims_total{result="error"} 1.0' in metrics

@@ -20,7 +20,7 @@ PUBLIC = {
     "PodClaim",
     "PrepareError",
     "RunningPod",
-    "RuntimeFailure",
+    "FakeRuntimeError",
     "RuntimeRelease",
     "SimulatedNode",
     "Trouble",

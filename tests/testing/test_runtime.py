@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from drakit.testing.plugin_merging import Merger, PluginConflictError, replace_env
-from drakit.testing.runtime import FakeRuntime, RuntimeFailure
+from drakit.testing.runtime import FakeRuntime, FakeRuntimeError
 from drakit.testing.runtime_releases import (
     CONTAINERD_1_7,
     CONTAINERD_2_2,
@@ -245,7 +245,7 @@ async def test_a_failed_creation_is_undone(path: str) -> None:
             pod = await runtime.run_pod("web")
             handler.adjustment = Adjustment(resources=Resources(cpus="1"))
             async with plugin(runtime, handler):  # the same name twice contradicts itself
-                with pytest.raises(RuntimeFailure, match="both tried to set cpus"):
+                with pytest.raises(FakeRuntimeError, match="both tried to set cpus"):
                     await runtime.create(pod.id, "app")
         assert handler.ended == ["stop", "stop", "removed", "removed"]
         assert runtime.containers == {}
@@ -273,14 +273,14 @@ async def test_cpus_that_are_not_there_fail_the_start_and_are_logged_in_updates(
         async with plugin(runtime, handler):
             pod = await runtime.run_pod("web")
             container = await runtime.create(pod.id, "app")
-            with pytest.raises(RuntimeFailure, match="9 is not online"):
+            with pytest.raises(FakeRuntimeError, match="9 is not online"):
                 await runtime.start(container.id)
             other = await runtime.create_unnoticed(pod.id, "other")
             update = ContainerUpdate(container_id=other.id, resources=Resources(cpus="nonsense"))
             handler.adjustment = Adjustment(updates=(update,))
             await runtime.create(pod.id, "third")
             assert runtime.failed_updates[0][0] == other.id
-            with pytest.raises(RuntimeFailure, match="not online"):
+            with pytest.raises(FakeRuntimeError, match="not online"):
                 await runtime.update(other.id, Resources(cpus="8"))
 
 
@@ -309,7 +309,7 @@ async def test_cdi_devices_become_environment_before_plugins_are_asked(
         assert seen.variable("DRA_CPUSET_u1") == "2-3"
         assert seen.cdi_devices == ((device,) if release is CONTAINERD_2_3 else ())
         directory.remove("u1")
-        with pytest.raises(RuntimeFailure, match="CDI device injection failed: unresolvable"):
+        with pytest.raises(FakeRuntimeError, match="CDI device injection failed: unresolvable"):
             await runtime.create(pod.id, "again", cdi_devices=[device])
         assert len(handler.created) == 1  # plugins do not hear of it
 
@@ -340,9 +340,9 @@ async def test_an_unsolicited_update_during_an_event_wedges_old_runtimes(path: s
         await transport.close("done")
         with pytest.raises(ConnectionError):
             await pushing
-        with contextlib.suppress(RuntimeFailure):
+        with contextlib.suppress(FakeRuntimeError):
             await creating
-        with pytest.raises(RuntimeFailure, match="wedged"):
+        with pytest.raises(FakeRuntimeError, match="wedged"):
             await runtime.run_pod("other")
 
 

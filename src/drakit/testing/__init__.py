@@ -14,7 +14,7 @@ from drakit.testing.kubelet import (
     UnprepareError,
 )
 from drakit.testing.node import RunningPod, SimulatedNode
-from drakit.testing.runtime import FakeContainer, FakeRuntime, RuntimeFailure
+from drakit.testing.runtime import FakeContainer, FakeRuntime, FakeRuntimeError
 from drakit.testing.runtime_releases import EVERY_RELEASE, RuntimeRelease
 from drakit.testing.synthetic import build as build_machine
 from drakit.testing.sysfs_writer import write_tree
@@ -31,7 +31,7 @@ __all__ = [
     "PodClaim",
     "PrepareError",
     "RunningPod",
-    "RuntimeFailure",
+    "FakeRuntimeError",
     "RuntimeRelease",
     "SimulatedNode",
     "Trouble",

@@ -196,7 +196,7 @@ class SimulatedNode:
     ) -> RunningPod:
         """Start a pod whose containers use claims, or single requests as (claim, request).
 
-        Raises ``PrepareError`` of the kubelet or ``RuntimeFailure`` of the runtime.
+        Raises ``PrepareError`` of the kubelet or ``FakeRuntimeError`` of the runtime.
         """
         wanted = {
             container: tuple(

@@ -17,7 +17,7 @@ from drakit.core.objects import DeviceRequestAllocationResult
 from drakit.drivers.models.cpus import KIND as CPU
 from drakit.testing.kubelet import PrepareError
 from drakit.testing.node import SimulatedNode
-from drakit.testing.runtime import RuntimeFailure
+from drakit.testing.runtime import FakeRuntimeError
 from drakit.testing.runtime_releases import (
     CONTAINERD_2_0,
     CONTAINERD_2_2,
@@ -147,7 +147,7 @@ async def test_a_running_pod_keeps_its_cpus_when_a_pod_reserved_earlier_comes(
     async with world(release) as node, serving(node, **individual) as host:
         node.allocate("a", [cpu(2)], consumers=["p1", "p2"])
         second = await node.run_pod("p2", {"main": ["a"]})
-        with pytest.raises(RuntimeFailure, match="belongs to pod default/p2"):
+        with pytest.raises(FakeRuntimeError, match="belongs to pod default/p2"):
             await node.run_pod("p1", {"main": ["a"]})
         assert second.containers["main"].cpus == "2"
         assert not host.runtime.enforcer.conflicts()
@@ -195,7 +195,7 @@ async def test_a_forged_marker_costs_one_question_not_one_per_event() -> None:
         source.get = counting  # type: ignore[method-assign, assignment]
         evil = await node.runtime.run_pod("evil", namespace="attacker")
         for _ in range(5):
-            with pytest.raises(RuntimeFailure, match="not reserved for its pod"):
+            with pytest.raises(FakeRuntimeError, match="not reserved for its pod"):
                 await node.runtime.create(
                     evil.id, "main", env=[f"DRA_CLAIM_{claim.metadata.uid}_r={KIND}"]
                 )

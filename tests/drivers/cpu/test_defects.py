@@ -28,7 +28,7 @@ from drakit.kit.config import settings as configuration
 from drakit.kit.host import Host
 from drakit.testing.kubelet import ContainerClaim, FakePod, PodClaim, PrepareError, UnprepareError
 from drakit.testing.node import SimulatedNode
-from drakit.testing.runtime import FakeContainer, RuntimeFailure
+from drakit.testing.runtime import FakeContainer, FakeRuntimeError
 from drakit.testing.runtime_releases import CONTAINERD_1_7, CONTAINERD_2_4, RuntimeRelease
 from drakit.testing.stream_server import serving_unix
 from drakit.testing.synthetic import build
@@ -412,7 +412,7 @@ async def test_w12_variables_of_anothers_claim_give_nothing(release: RuntimeRele
         forger = await start(node, "forger", env=told)
         assert cpus(forger) == MACHINE.online - given
         if release is CONTAINERD_1_7:  # the marker is all it tells of claims: it must be rejected
-            with pytest.raises(RuntimeFailure, match="not reserved for its pod default/marked"):
+            with pytest.raises(FakeRuntimeError, match="not reserved for its pod default/marked"):
                 await start(node, "marked", env=[*told, marker])
         else:
             marked = await start(node, "marked", env=[*told, marker])

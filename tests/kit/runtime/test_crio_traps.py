@@ -14,7 +14,7 @@ import pytest
 from drakit.kit.claims import cdi_names as names
 from drakit.kit.driver import ContainerView, DesiredResources, PreparedClaims
 from drakit.kit.runtime.enforcer import Enforcer
-from drakit.testing.runtime import RuntimeFailure
+from drakit.testing.runtime import FakeRuntimeError
 from drakit.testing.runtime_releases import EVERY_RELEASE, RuntimeRelease
 from drakit.wire.nri import nri_pb2
 from drakit.wire.nri.values import (
@@ -89,7 +89,7 @@ async def test_a_forged_marker_is_rejected_and_blocks_no_other_pod(
     async with world(directory, release) as it:
         await it.prepare("a", "2-3")
         thief = await it.runtime.run_pod("thief", uid="another-pod")
-        with pytest.raises(RuntimeFailure, match="not reserved for its pod"):
+        with pytest.raises(FakeRuntimeError, match="not reserved for its pod"):
             await it.runtime.create(thief.id, "main", env=[marker("a")])
         honest = await it.runtime.run(thief.id, "honest")
         assert honest.cpus == "0-1,4-7"

@@ -31,7 +31,7 @@ from drakit.kit.driver import (
 )
 from drakit.kit.runtime.nri_hooks import RuntimeHost
 from drakit.kit.telemetry.metrics import HostMetrics
-from drakit.testing.runtime import FakeContainer, FakeRuntime, RuntimeFailure
+from drakit.testing.runtime import FakeContainer, FakeRuntime, FakeRuntimeError
 from drakit.testing.runtime_releases import (
     CONTAINERD_1_7,
     CONTAINERD_2_2,
@@ -233,7 +233,7 @@ async def test_a_forged_variable_opens_nothing(directory: Path, release: Runtime
             container = await it.runtime.run(pod.id, "main", env=[forged, "DRA_CPUSET_a=2-3"])
             assert container.cpus == "0-1,4-7"
         else:
-            with pytest.raises(RuntimeFailure, match="not reserved for its pod"):
+            with pytest.raises(FakeRuntimeError, match="not reserved for its pod"):
                 await it.runtime.create(pod.id, "main", env=[forged])
         assert it.exclusive_is_exclusive()
 
@@ -285,7 +285,7 @@ async def test_without_a_witness_the_container_is_rejected(directory: Path, trou
             it.claims.documents["ns", "a"] = resource_claim("a", uid=uid, pods=pods)
         it.claims.away = trouble == "away"
         pod = await it.runtime.run_pod("second", uid="second-pod")
-        with pytest.raises(RuntimeFailure, match="not reserved for its pod"):
+        with pytest.raises(FakeRuntimeError, match="not reserved for its pod"):
             await it.runtime.create(pod.id, "main", cdi_devices=devices)
 
 
@@ -298,7 +298,7 @@ async def test_a_claim_that_is_not_prepared_is_rejected_with_a_reason(
         async with it.checkpoint.transaction() as books:
             books.remove("a")  # the CDI file is still there
         pod = await it.runtime.run_pod("db", uid=POD)
-        with pytest.raises(RuntimeFailure, match="has not prepared"):
+        with pytest.raises(FakeRuntimeError, match="has not prepared"):
             await it.runtime.create(pod.id, "main", cdi_devices=devices)
         assert await it.runtime.run(pod.id, "sidecar")
         assert not it.runtime.drops
@@ -353,7 +353,7 @@ async def test_a_missed_container_with_a_claim_does_not_start_where_it_cannot_be
         pod = await it.runtime.run_pod("db", uid=POD)
         marker = f"{names.marker_variable(names.ClaimRequest('a', 'r'))}={KIND}"
         missed = await it.runtime.create_unnoticed(pod.id, "missed", env=[marker])
-        with pytest.raises(RuntimeFailure, match="creation was missed"):
+        with pytest.raises(FakeRuntimeError, match="creation was missed"):
             await it.runtime.start(missed.id)
         right = await it.runtime.create_unnoticed(
             pod.id, "right", env=[marker], resources=Resources(cpus="2-3")
@@ -449,7 +449,7 @@ async def test_the_updates_of_a_creation_that_failed_elsewhere_do_not_count_as_s
         await it.runtime.plugin_ready("contrary")
         devices = await it.prepare("a", "2-3")
         pod = await it.runtime.run_pod("db", uid=POD)
-        with pytest.raises(RuntimeFailure, match="both tried to set cpus"):
+        with pytest.raises(FakeRuntimeError, match="both tried to set cpus"):
             await it.runtime.create(pod.id, "contested", cdi_devices=devices)
         assert shared.cpus == "0-1,4-7", "the answer to the stop carries them"
         pinned = await it.runtime.run(pod.id, "main", cdi_devices=devices)

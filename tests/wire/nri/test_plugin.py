@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from drakit.testing.runtime import FakeRuntime, RuntimeFailure
+from drakit.testing.runtime import FakeRuntime, FakeRuntimeError
 from drakit.testing.runtime_releases import (
     CONTAINERD_1_7,
     CONTAINERD_2_3,
@@ -271,7 +271,7 @@ async def test_a_hanging_handler_rejects_the_container_and_keeps_the_connection(
     async with FakeRuntime(path, request_timeout=LATE) as runtime, running(path, handler):
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
-        with pytest.raises(RuntimeFailure, match="not decided before the runtime's deadline"):
+        with pytest.raises(FakeRuntimeError, match="not decided before the runtime's deadline"):
             await runtime.create(pod.id, "app")
         assert not runtime.drops
         assert runtime.plugins == ["10-demo"]
@@ -283,7 +283,7 @@ async def test_a_late_answer_is_dropped(path: str) -> None:
     async with FakeRuntime(path, request_timeout=LATE) as runtime, running(path, handler):
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
-        with pytest.raises(RuntimeFailure, match="not decided"):
+        with pytest.raises(FakeRuntimeError, match="not decided"):
             await runtime.create(pod.id, "app")
         handler.release.set()
         await handler.ended.wait()
@@ -329,7 +329,7 @@ async def test_a_handler_is_called_when_its_answer_is_too_late(
     async with FakeRuntime(path, request_timeout=LATE) as runtime, running(path, handler):
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
-        with pytest.raises(RuntimeFailure, match="not decided"):
+        with pytest.raises(FakeRuntimeError, match="not decided"):
             await runtime.create(pod.id, "app")
         await handler.late.wait()
         assert handler.lost == [handler.answer]
@@ -354,7 +354,7 @@ async def test_only_late_answers_are_reported_as_undelivered(path: str, in_time:
             await runtime.create(pod.id, "app")
             assert handler.lost == []
         else:
-            with pytest.raises(RuntimeFailure, match="not decided"):
+            with pytest.raises(FakeRuntimeError, match="not decided"):
                 await runtime.create(pod.id, "app")
             handler.release.set()
             await handler.ended.wait()
@@ -391,7 +391,7 @@ def test_a_program_that_is_stuck_still_rejects_in_time(path: str) -> None:
             await runtime.plugin_ready()
             pod = await runtime.run_pod("web")
             try:
-                with pytest.raises(RuntimeFailure, match="not decided"):
+                with pytest.raises(FakeRuntimeError, match="not decided"):
                     await runtime.create(pod.id, "app")
                 assert not runtime.drops
             except BaseException as error:
@@ -435,7 +435,7 @@ async def test_exceptions_reject_the_container(path: str, problem: Exception, te
     async with FakeRuntime(path) as runtime, running(path, Raising(problem)):
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
-        with pytest.raises(RuntimeFailure, match=text):
+        with pytest.raises(FakeRuntimeError, match=text):
             await runtime.create(pod.id, "app")
         assert not runtime.drops
 
@@ -449,7 +449,7 @@ async def test_starting_can_be_rejected(path: str) -> None:
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
         container = await runtime.create(pod.id, "app")
-        with pytest.raises(RuntimeFailure, match="missed"):
+        with pytest.raises(FakeRuntimeError, match="missed"):
             await runtime.start(container.id)
 
 
@@ -472,7 +472,7 @@ async def test_answers_the_runtime_would_choke_on_are_not_sent(
     async with FakeRuntime(path) as runtime, running(path, Wrong()):
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
-        with pytest.raises(RuntimeFailure, match="update for container"):
+        with pytest.raises(FakeRuntimeError, match="update for container"):
             await runtime.create(pod.id, "app")
         assert text
 
@@ -483,7 +483,7 @@ async def test_an_oversize_answer_rejects_the_container_and_keeps_the_connection
     async with FakeRuntime(path, request_timeout=30) as runtime, running(path, handler):
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
-        with pytest.raises(RuntimeFailure, match="longer than ttrpc allows"):
+        with pytest.raises(FakeRuntimeError, match="longer than ttrpc allows"):
             await runtime.create(pod.id, "app")
         handler.answer = Adjustment(env={"LARGE": "x" * (3 << 20)})
         assert len((await runtime.run(pod.id, "app")).env["LARGE"]) == 3 << 20
