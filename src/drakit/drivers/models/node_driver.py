@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from drakit.core.quantity import Quantity
 from drakit.drivers.models.cpus import NodeCpus
 from drakit.drivers.models.memory_policy import MemoryQosPolicy
-from drakit.kit.driver import Driver, PreparedClaim
+from drakit.kit.driver import Driver, PreparedClaim, PreparedClaims
+from drakit.kit.telemetry.metrics import Gauge
 
 
 class NodeAmount(NamedTuple):
@@ -21,6 +22,11 @@ class NodeAmount(NamedTuple):
     """Key in :attr:`~drakit.kit.driver.PreparedDevice.amounts`: ``numa0/memory``."""
     offered: int
     """Amount that all claims together can get; bytes for memory and hugepages."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of the resource: ``memory``, ``hugepages2Mi``."""
+        return self.key.partition("/")[2]
 
 
 class NodeDriver(Driver, Protocol):
@@ -55,4 +61,8 @@ class NodeDriver(Driver, Protocol):
 
         By device and capacity key. Empty where devices have no consumable capacity.
         """
+        ...
+
+    def gauges(self, prepared_claims: PreparedClaims) -> Iterable[Gauge]:
+        """Metrics of the driver's resources."""
         ...

@@ -1,32 +1,25 @@
-"""CPUs by state, for ``/metrics``."""
+"""Metrics of CPUs by state and NUMA node."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from drakit.drivers.cpu.driver import CpuDriver
-from drakit.drivers.models.cpus import KIND, NodeCpus
-from drakit.kit.driver import Driver, PreparedClaims
+from drakit.drivers.models.cpus import CPU_NUMBERS, NodeCpus
+from drakit.kit.driver import PreparedClaims
 from drakit.kit.telemetry.metrics import Gauge
 
 
-def gauges(driver: Driver, prepared_claims: PreparedClaims) -> Iterable[Gauge]:
-    """CPUs in all, under the Go driver's names, and per NUMA node and state."""
-    if isinstance(driver, CpuDriver):
-        yield from cpu_gauges(driver.cpus, prepared_claims)
-
-
 def cpu_gauges(node: NodeCpus, prepared_claims: PreparedClaims) -> Iterable[Gauge]:
-    """The CPUs of a node, whichever driver hands them out."""
-    held = prepared_claims.exclusive(KIND) & node.machine.online
-    pool = node.shared(prepared_claims)
+    """CPUs of the node, with the Go driver's names, and per NUMA node and state."""
+    held = prepared_claims.exclusive(CPU_NUMBERS) & node.machine.online
+    shared = node.shared(prepared_claims)
     yield Gauge("allocated_cpus", "CPUs held by claims.", len(held))
-    yield Gauge("available_cpus", "CPUs no claim holds.", len(pool))
+    yield Gauge("available_cpus", "CPUs that no claim holds.", len(shared))
     yield Gauge("reserved_cpus", "CPUs reserved for the system.", len(node.reserved))
     states = {
         "allocatable": node.allocatable,
         "exclusive": held,
-        "shared": pool,
+        "shared": shared,
         "reserved": node.reserved,
         "offline": node.machine.present - node.machine.online,
     }

@@ -1,0 +1,131 @@
+"""Amounts per NUMA node, such as memory: chosen near a claim's CPUs, accounted in the checkpoint."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+
+from drakit.core.cpuset import EMPTY, CpuSet
+from drakit.core.objects import int_attribute
+from drakit.core.quantity import Quantity
+from drakit.drivers.models.cpus import CPU_NUMBERS, NodeCpus
+from drakit.drivers.models.groups import Group, nearest_first
+from drakit.drivers.models.node_driver import NodeAmount
+from drakit.drivers.models.resource import (
+    DeviceRequest,
+    GroupDevice,
+    GroupedResource,
+    ResourceKind,
+    ResourceShare,
+)
+from drakit.kit.driver import AllocatedDevice, PreparedClaims, RejectedError
+
+
+def cpus_by_request(pairs: Iterable[tuple[AllocatedDevice, CpuSet]]) -> dict[str, CpuSet]:
+    """All CPUs of each base request, which a container that uses the request may use."""
+    found: dict[str, CpuSet] = {}
+    for allocated, cpus in pairs:
+        found[allocated.base_request] = found.get(allocated.base_request, EMPTY) | cpus
+    return found
+
+
+class AmountResource(GroupedResource):
+    """A resource of which each NUMA node has an amount, without identity of its parts."""
+
+    cpus: NodeCpus
+
+    @property
+    @abstractmethod
+    def offered(self) -> Mapping[int, Mapping[ResourceKind, int]]:
+        """What claims can get of each NUMA node, in whole steps; kinds without any are left out."""
+
+    def amounts(self, group: Group) -> Mapping[ResourceKind, int]:
+        """The sum of the group's NUMA nodes."""
+        sums = {
+            kind: sum(self.offered[node].get(kind, 0) for node in group.nodes)
+            for kind in self.kinds
+        }
+        return {kind: amount for kind, amount in sums.items() if amount}
+
+    @property
+    def node_amounts(self) -> tuple[NodeAmount, ...]:
+        """What each NUMA node offers, by node and kind."""
+        return tuple(
+            NodeAmount(node, kind.resource_name, kind.amount_key(node), amount)
+            for node, kinds in self.offered.items()
+            for kind, amount in kinds.items()
+        )
+
+    def held(self, device: GroupDevice, prepared_claims: PreparedClaims) -> Mapping[str, Quantity]:
+        """The amounts that claims hold on the device's NUMA nodes."""
+        return {
+            kind.key: kind.quantity(
+                sum(prepared_claims.amount(kind.amount_key(node)) for node in device.group.nodes)
+            )
+            for kind in device.amounts
+            if kind in self.kinds
+        }
+
+    def assign(
+        self,
+        requests: Sequence[DeviceRequest],
+        shares: Sequence[ResourceShare],
+        prepared_claims: PreparedClaims,
+    ) -> Sequence[ResourceShare]:
+        """Choose NUMA nodes for each request, nearest to its CPUs first."""
+        free = {
+            (node, kind): amount - prepared_claims.amount(kind.amount_key(node))
+            for node, kinds in self.offered.items()
+            for kind, amount in kinds.items()
+        }
+        cpus = [share.exclusive.get(CPU_NUMBERS, EMPTY) for share in shares]
+        allocated = [request.allocated for request in requests]
+        together = cpus_by_request(zip(allocated, cpus, strict=True))
+        found = []
+        for request, own in zip(requests, cpus, strict=True):
+            # A request of a device without CPUs: the claim's other CPUs decide where memory is near.
+            near = own or together[request.allocated.base_request] or CpuSet.union(cpus)
+            chosen = self._choose(request, near, free)
+            for node_and_kind, amount in chosen.items():
+                free[node_and_kind] -= amount
+            found.append(self._share(request, chosen))
+        return found
+
+    def _choose(
+        self, request: DeviceRequest, near: CpuSet, free: Mapping[tuple[int, ResourceKind], int]
+    ) -> dict[tuple[int, ResourceKind], int]:
+        """Everything from the nearest node that has it all, else each kind from the nearest on."""
+        nodes = nearest_first(self.cpus, request.device.group.nodes, near)
+        wanted = {kind: n for kind, n in request.amounts.items() if n and kind in self.kinds}
+        for node in nodes:
+            if all(free.get((node, kind), 0) >= amount for kind, amount in wanted.items()):
+                return {(node, kind): amount for kind, amount in wanted.items()}
+        chosen = {}
+        for kind, amount in wanted.items():
+            left = amount
+            for node in nodes:
+                part = min(left, kind.rounded_down(free.get((node, kind), 0)))
+                if part > 0:
+                    chosen[node, kind] = part
+                    left -= part
+            if left:
+                raise RejectedError(
+                    f"{request} needs {kind.quantity(amount)} of {kind.key}, but only "
+                    f"{kind.quantity(amount - left)} are free; it can be prepared when another "
+                    f"claim ends",
+                    reason="capacity",
+                )
+        return chosen
+
+    def _share(
+        self, request: DeviceRequest, chosen: Mapping[tuple[int, ResourceKind], int]
+    ) -> ResourceShare:
+        by_node = sorted(chosen.items(), key=lambda item: item[0][0])
+        return ResourceShare(
+            amounts={kind.amount_key(node): amount for (node, kind), amount in by_node},
+            attributes={
+                f"{kind.driver}/allocated_{kind.name}": int_attribute(amount)
+                for kind, amount in request.amounts.items()
+                if amount and kind in self.kinds
+            },
+        )
