@@ -19,7 +19,12 @@ import time
 from collections.abc import Callable
 
 from drakit.core.cpuset import CpuSet
-from drakit.core.objects import AllocationResult, ResourceClaim, from_builtins, to_builtins
+from drakit.core.objects import (
+    DeviceRequestAllocationResult,
+    ResourceClaim,
+    from_builtins,
+    to_builtins,
+)
 from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.driver import cpu_driver
 from drakit.kit.claims import cdi_names as names
@@ -85,10 +90,10 @@ def node(
                 namespace="d",
                 name=f"c{number}",
                 consumers=(uid,),
-                prepared_devices=(prepared,),
+                devices=(prepared,),
             )
             entries.append(entry)
-            (part,) = names.parts_of(entry)
+            (part,) = names.requests_of(entry)
             env = (f"{names.marker_variable(part)}={KIND}",)
             devices = (names.qualified_name(KIND, part),) if cdi else ()
         containers.append(
@@ -123,7 +128,7 @@ def events(driver: Driver, count: int, claims: int, *, cdi: bool) -> None:
             uid=claim_uid(claims),
             namespace="d",
             name="extra",
-            prepared_devices=(
+            devices=(
                 PreparedDevice(
                     request="r", pool="n", device="x", exclusive={"cpu": CpuSet([1020])}
                 ),
@@ -144,7 +149,7 @@ class Claims:
 
     async def get(self, namespace: str, name: str) -> ResourceClaim:
         number = int(name[1:])
-        result = AllocationResult(
+        result = DeviceRequestAllocationResult(
             request="r", driver="dra.cpu", pool="node-1", device=f"cpudev{number:03d}"
         )
         document = {
@@ -188,7 +193,9 @@ async def pushes(count: int, delay: float) -> None:
 
     ConnectedPlugins._unsolicited = slow  # type: ignore[method-assign]
     machine = build(sockets=1, cores=4, threads=2)
-    result = AllocationResult(request="r", driver="dra.cpu", pool="node-1", device="cpudev002")
+    result = DeviceRequestAllocationResult(
+        request="r", driver="dra.cpu", pool="node-1", device="cpudev002"
+    )
     try:
         with tempfile.TemporaryDirectory(prefix="dk") as directory:
             async with SimulatedNode(directory, online_cpus="0-7") as simulated:

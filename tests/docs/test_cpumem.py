@@ -236,9 +236,7 @@ def test_the_claims_of_the_guide_are_served(tmp_path: Path) -> None:
         classes = (*combined_classes(), *split_classes())
         node = LocalNode(guide_driver(layout=layout), str(tmp_path / layout), classes)
         (entry,) = node.assignment([fresh_claim(claim)], PreparedClaims())
-        assert {key.partition("/")[0] for g in entry.prepared_devices for key in g.amounts} == {
-            "numa0"
-        }
+        assert {key.partition("/")[0] for g in entry.devices for key in g.amounts} == {"numa0"}
         assert str(MACHINE.nodes_of(entry.exclusive("cpu"))) == "0"
 
 

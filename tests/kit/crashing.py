@@ -225,11 +225,7 @@ def consistent(node, when):
         problems.append(f"CDI specs of {set(specs)}, checkpoint of {set(entries)}")
     for uid in set(specs) & set(entries):
         env = {e for device in specs[uid].devices for e in device.container_edits.env}
-        granted = {
-            f"{k}={v}"
-            for prepared in entries[uid].prepared_devices
-            for k, v in prepared.env.items()
-        }
+        granted = {f"{k}={v}" for prepared in entries[uid].devices for k, v in prepared.env.items()}
         if not granted <= env:
             problems.append(f"the CDI spec of {uid} does not match the checkpoint")
     wanted = {

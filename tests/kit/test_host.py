@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from drakit.core.cpuset import CpuSet
-from drakit.core.objects import AllocationResult, Device
+from drakit.core.objects import Device, DeviceRequestAllocationResult
 from drakit.kit.config.options import HostOptions
 from drakit.kit.driver import (
     Assignment,
     Claim,
-    Container,
+    ContainerView,
     DesiredResources,
     Offer,
     PoolOffer,
@@ -48,13 +48,14 @@ class Pairs:
     count: int = 4
     name: str = "pairs.example.org"
     cdi_kind: str = "example.org/pair"
+    cpuset_kinds: frozenset[str] = frozenset({"cpu"})
 
     def offer(self) -> Offer:
         return Offer((PoolOffer(tuple(Device(name=f"pair-{n}") for n in range(self.count))),))
 
     def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
         prepared_devices = []
-        for one in claim.allocated_devices:
+        for one in claim.devices:
             number = int(one.device.removeprefix("pair-"))
             if number >= self.count:
                 raise RejectedError(f"no {one.device} here", reason="unknown-device")
@@ -70,15 +71,15 @@ class Pairs:
             )
         return Assignment(tuple(prepared_devices))
 
-    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
-        mine = CpuSet.union(
-            g.exclusive["cpu"] for use in container.uses for g in use.prepared_devices
-        )
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
+        mine = CpuSet.union(g.exclusive["cpu"] for use in container.uses for g in use.devices)
         return DesiredResources(cpus=mine or ALL - prepared_claims.exclusive("cpu"))
 
 
-def pair(number: int, request: str = "r") -> AllocationResult:
-    return AllocationResult(
+def pair(number: int, request: str = "r") -> DeviceRequestAllocationResult:
+    return DeviceRequestAllocationResult(
         request=request, driver="pairs.example.org", pool="node-1", device=f"pair-{number}"
     )
 
@@ -352,7 +353,7 @@ async def test_the_toy_driver_of_the_docs_serves(tmp_path: Path) -> None:
         )
         try:
             await node.kubelet.registered("seats.example.org")
-            result = AllocationResult(
+            result = DeviceRequestAllocationResult(
                 request="r", driver="seats.example.org", pool="node-1", device="seat-2"
             )
             node.allocate("c", [result], consumers=["p"])

@@ -21,7 +21,13 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from drakit.core.cpuset import CpuSet
-from drakit.core.objects import AllocationResult, Device, Taint, Toleration, int_attribute
+from drakit.core.objects import (
+    Device,
+    DeviceRequestAllocationResult,
+    Taint,
+    Toleration,
+    int_attribute,
+)
 from drakit.kit.config.options import HostOptions
 from drakit.kit.driver import (
     Assignment,
@@ -50,6 +56,7 @@ class Seats:
 
     name: str = NAME
     cdi_kind: str = KIND
+    cpuset_kinds: frozenset[str] = frozenset({"cpu"})
     closed: CpuSet = CpuSet()
     broken: CpuSet = CpuSet()
 
@@ -62,7 +69,7 @@ class Seats:
 
     def assign(self, claim, prepared_claims):
         prepared_devices = []
-        for one in claim.allocated_devices:
+        for one in claim.devices:
             number = int(one.device.removeprefix("seat-"))
             if number in self.closed:
                 raise RejectedError(f"{one.device} is closed", reason="policy")
@@ -84,7 +91,7 @@ class Seats:
 
 
 def seat(number, request="r", driver=NAME, **more):
-    return AllocationResult(
+    return DeviceRequestAllocationResult(
         request=request, driver=driver, pool="node-1", device=f"seat-{number}", **more
     )
 

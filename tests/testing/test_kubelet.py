@@ -15,10 +15,10 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from drakit.core.objects import (
-    Allocation,
     AllocationResult,
     ConsumerReference,
-    DeviceAllocation,
+    DeviceAllocationResult,
+    DeviceRequestAllocationResult,
     ObjectMeta,
     OwnerReference,
     ResourceClaim,
@@ -54,11 +54,13 @@ def root():
 
 
 def claim(name="claim", uid=None, drivers=(NAME,), pods=(POD,), **meta):
-    results = tuple(AllocationResult(request="a", driver=d, pool="p", device="x") for d in drivers)
+    results = tuple(
+        DeviceRequestAllocationResult(request="a", driver=d, pool="p", device="x") for d in drivers
+    )
     return ResourceClaim(
         metadata=ObjectMeta(name=name, namespace="default", uid=uid or f"uid-{name}", **meta),
         status=ResourceClaimStatus(
-            allocation=Allocation(devices=DeviceAllocation(results=results)),
+            allocation=AllocationResult(devices=DeviceAllocationResult(results=results)),
             reserved_for=tuple(ConsumerReference(resource="pods", uid=pod.uid) for pod in pods),
         ),
     )
@@ -447,7 +449,7 @@ async def test_operations_every_device_skips_are_not_called(root):
     skipping = msgspec.structs.replace(one, skip_node_operations=("*",))
 
     def with_results(*results):
-        allocation = Allocation(devices=DeviceAllocation(results=results))
+        allocation = AllocationResult(devices=DeviceAllocationResult(results=results))
         status = msgspec.structs.replace(plain.status, allocation=allocation)
         return msgspec.structs.replace(plain, status=status)
 

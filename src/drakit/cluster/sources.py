@@ -8,7 +8,7 @@ import os
 from drakit.cli.errors import Problem
 from drakit.cluster import manifests
 from drakit.core.objects import ObjectMeta
-from drakit.core.pods import Container, Pod, PodResourceClaim, PodSpec
+from drakit.core.pods import Pod, PodContainer, PodResourceClaim, PodSpec
 from drakit.scheduler.placement import ClusterSnapshot
 from drakit.scheduler.versions import V1_37, VERSIONS
 
@@ -80,5 +80,5 @@ def the_pod(wanted: manifests.Manifests) -> Pod:
     ]
     return Pod(
         metadata=ObjectMeta(name="pod", namespace=first.metadata.namespace),
-        spec=PodSpec(containers=(Container(name="main"),), resource_claims=tuple(uses)),
+        spec=PodSpec(containers=(PodContainer(name="main"),), resource_claims=tuple(uses)),
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from drakit.core.objects import AllocationResult, ResourceClaim
+from drakit.core.objects import DeviceRequestAllocationResult, ResourceClaim
 
 
-def true_conditions(claim: ResourceClaim, result: AllocationResult) -> dict[str, str]:
+def true_conditions(claim: ResourceClaim, result: DeviceRequestAllocationResult) -> dict[str, str]:
     """The conditions that are true of one allocated device, each with its message.
 
     Tolerant: what a foreign driver wrote in another form is not seen.

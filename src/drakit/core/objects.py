@@ -188,7 +188,7 @@ class Device(Struct, frozen=True):
     node_allocatable_resources: dict[str, Any] = {}
 
 
-class Pool(Struct, frozen=True):
+class ResourcePool(Struct, frozen=True):
     """Which pool a slice belongs to, and how many slices of this generation make it whole."""
 
     name: str = ""
@@ -200,7 +200,7 @@ class ResourceSliceSpec(Struct, frozen=True):
     """A part of a driver's pool of devices."""
 
     driver: str = ""
-    pool: Pool = Pool()
+    pool: ResourcePool = ResourcePool()
     node_name: str | None = None
     node_selector: NodeSelector | None = None
     all_nodes: bool | None = None
@@ -319,7 +319,7 @@ class ResourceClaimSpec(Struct, frozen=True):
     devices: DeviceClaim = DeviceClaim()
 
 
-class AllocationResult(Struct, frozen=True):
+class DeviceRequestAllocationResult(Struct, frozen=True):
     """One device the scheduler chose; ``request`` may be ``main/sub``."""
 
     request: str = ""
@@ -343,17 +343,17 @@ class AllocatedConfiguration(Struct, frozen=True):
     opaque: OpaqueConfiguration | None = None
 
 
-class DeviceAllocation(Struct, frozen=True):
+class DeviceAllocationResult(Struct, frozen=True):
     """The devices of an allocation and the configuration for them."""
 
-    results: tuple[AllocationResult, ...] = ()
+    results: tuple[DeviceRequestAllocationResult, ...] = ()
     config: tuple[AllocatedConfiguration, ...] = ()
 
 
-class Allocation(Struct, frozen=True):
+class AllocationResult(Struct, frozen=True):
     """The scheduler's decision."""
 
-    devices: DeviceAllocation = DeviceAllocation()
+    devices: DeviceAllocationResult = DeviceAllocationResult()
     node_selector: NodeSelector | None = None
     allocation_timestamp: str | None = None
 
@@ -370,7 +370,7 @@ class ConsumerReference(Struct, frozen=True):
 class ResourceClaimStatus(Struct, frozen=True):
     """Where a claim stands."""
 
-    allocation: Allocation | None = None
+    allocation: AllocationResult | None = None
     reserved_for: tuple[ConsumerReference, ...] = ()
     devices: tuple[Any, ...] = ()
 

@@ -98,7 +98,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class OpaqueConfig:
     """Opaque parameters meant for this driver, from the class or the claim."""
 
     source: str
@@ -117,14 +117,14 @@ class AllocatedDevice:
     share_id: str | None = None
     consumed_capacity: Mapping[str, Quantity] = field(default_factory=dict)
     admin_access: bool = False
-    config: tuple[Config, ...] = ()
+    config: tuple[OpaqueConfig, ...] = ()
 
     @property
     def base_request(self) -> str:
         """The request's name without the chosen alternative: what containers refer to."""
         return self.request.partition("/")[0]
 
-    def prepared(
+    def prepare(
         self,
         *,
         exclusive: dict[str, CpuSet] | None = None,
@@ -160,7 +160,7 @@ class Claim:
     uid: str
     namespace: str
     name: str
-    allocated_devices: tuple[AllocatedDevice, ...]
+    devices: tuple[AllocatedDevice, ...]
     consumers: tuple[str, ...] = ()
     """UIDs of the pods the claim is reserved for."""
     pod_claim_name: str | None = None
@@ -218,7 +218,7 @@ class PreparedDevice(Struct, frozen=True):
 class Assignment:
     """The answer of ``assign``: one prepared device per allocated device, in the same order."""
 
-    prepared_devices: tuple[PreparedDevice, ...]
+    devices: tuple[PreparedDevice, ...]
 
 
 class PreparedClaim(Struct, frozen=True):
@@ -227,7 +227,7 @@ class PreparedClaim(Struct, frozen=True):
     uid: str
     namespace: str
     name: str
-    prepared_devices: tuple[PreparedDevice, ...] = msgspec.field(name="grants")
+    devices: tuple[PreparedDevice, ...] = msgspec.field(name="grants")
     """Stored as ``grants``: the format of checkpoint files does not change."""
     consumers: tuple[str, ...] = ()
     pod_claim_name: str | None = None
@@ -240,14 +240,12 @@ class PreparedClaim(Struct, frozen=True):
     def exclusive(self, kind: str) -> CpuSet:
         """All numbers of *kind* this claim holds exclusively."""
         return CpuSet.union(
-            g.exclusive[kind]
-            for g in self.prepared_devices
-            if kind in g.exclusive and not g.admin_access
+            g.exclusive[kind] for g in self.devices if kind in g.exclusive and not g.admin_access
         )
 
     def for_request(self, request: str | None) -> tuple[PreparedDevice, ...]:
         """The prepared devices of one base request, or all when *request* is ``None``."""
-        return tuple(g for g in self.prepared_devices if request is None or g.request == request)
+        return tuple(g for g in self.devices if request is None or g.request == request)
 
 
 class PreparedClaims:
@@ -303,7 +301,7 @@ class PreparedClaims:
         if self._devices is None:
             found: dict[tuple[str, str], list[tuple[PreparedClaim, PreparedDevice]]] = {}
             for entry in self:
-                for prepared in entry.prepared_devices:
+                for prepared in entry.devices:
                     if not prepared.admin_access:
                         found.setdefault((prepared.pool, prepared.device), []).append(
                             (entry, prepared)
@@ -372,14 +370,12 @@ class PreparedClaims:
 
 def _amount(entry: PreparedClaim, key: str) -> int:
     return sum(
-        prepared.amounts.get(key, 0)
-        for prepared in entry.prepared_devices
-        if not prepared.admin_access
+        prepared.amounts.get(key, 0) for prepared in entry.devices if not prepared.admin_access
     )
 
 
 def _add_amounts(drawn: dict[str, int], entry: PreparedClaim, sign: int) -> None:
-    for prepared in entry.prepared_devices:
+    for prepared in entry.devices:
         for key, amount in prepared.amounts.items() if not prepared.admin_access else ():
             drawn[key] = drawn.get(key, 0) + sign * amount
 
@@ -391,13 +387,13 @@ def _moved(
 ) -> dict[tuple[str, str], tuple[tuple[PreparedClaim, PreparedDevice], ...]]:
     """The index of devices with one claim's entry exchanged."""
     moved = dict(devices)
-    for where in {(g.pool, g.device) for g in old.prepared_devices} if old is not None else ():
+    for where in {(g.pool, g.device) for g in old.devices} if old is not None else ():
         left = tuple(user for user in moved.get(where, ()) if user[0] is not old)
         moved[where] = left
         if not left:
             del moved[where]
     come: dict[tuple[str, str], list[tuple[PreparedClaim, PreparedDevice]]] = {}
-    for prepared in new.prepared_devices if new is not None else ():
+    for prepared in new.devices if new is not None else ():
         if new is not None and not prepared.admin_access:
             come.setdefault((prepared.pool, prepared.device), []).append((new, prepared))
     for where, users in come.items():
@@ -408,7 +404,7 @@ def _moved(
 # -- enforce ------------------------------------------------------------------------------------------
 
 
-class Use(NamedTuple):
+class ClaimUse(NamedTuple):
     """A claim a container may use, and the prepared devices of it that are this container's.
 
     ``owner_uid`` is the pod the claim belongs to as long as that pod is here: the first it was
@@ -416,15 +412,15 @@ class Use(NamedTuple):
     containers of other pods; one whose devices can be shared pays no heed.
     """
 
-    entry: PreparedClaim
-    prepared_devices: tuple[PreparedDevice, ...]
+    claim: PreparedClaim
+    devices: tuple[PreparedDevice, ...]
     owner_uid: str = ""
     owner: str = ""
     """The owner as ``namespace/name``, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
-class Container:
+class ContainerView:
     """A container as the runtime reports it, with the claims the kit found to be its own.
 
     ``uses`` is settled by the kit: by the CDI device names that the runtime reports, or, where it
@@ -436,7 +432,7 @@ class Container:
     pod_uid: str
     pod_name: str
     namespace: str
-    uses: tuple[Use, ...] = ()
+    uses: tuple[ClaimUse, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     cgroup_path: str = ""
@@ -484,6 +480,15 @@ class Driver(Protocol):
         """Vendor and class of the CDI devices, e.g. ``dra.k8s.io/cpu``."""
         ...
 
+    @property
+    def cpuset_kinds(self) -> frozenset[str]:
+        """The kinds in :attr:`PreparedDevice.exclusive` whose numbers are CPUs; usually none.
+
+        The kit keeps containers without the claim off these CPUs (cpuset.cpus), before a prepare is
+        answered and for claims whose record was lost.
+        """
+        ...
+
     def offer(self) -> Offer:
         """Say what this node has. Pure; equal drivers offer equal things in equal order."""
         ...
@@ -497,7 +502,9 @@ class Driver(Protocol):
         """
         ...
 
-    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
         """Say what *container* must look like now.
 
         Called for the container being created and again for every other one whenever prepared claims

@@ -32,11 +32,10 @@ from drakit.kit.claims.metadata import MetadataFiles
 from drakit.kit.claims.preparer import Preparer, assigned, same_devices
 from drakit.kit.config.options import HostOptions, listen_address
 from drakit.kit.driver import Claim, Discover, Driver, Offer, PreparedClaims
-from drakit.kit.reconciler import Reconciler
-from drakit.kit.reconciling import ReconcilerRunner
+from drakit.kit.reconciler import Reconciler, ReconcilerRunner
 from drakit.kit.runtime.nri_hooks import RuntimeHost
 from drakit.kit.slices.publisher import Publisher
-from drakit.kit.tasks import Task, Work
+from drakit.kit.tasks import Task, TaskRunner
 from drakit.kit.telemetry.http_server import Page, WebServer, conditions_page
 from drakit.kit.telemetry.metrics import CONTENT_TYPE, Gauge, Metrics
 from drakit.wire.kube import Client
@@ -91,7 +90,7 @@ class Host:
         self.runtime = RuntimeHost(
             lambda: self.driver, self.checkpoint, options, self.metrics, source
         )
-        self.work = Work(lambda name: self.metrics.task_failures.labels(name).inc())
+        self.work = TaskRunner(lambda name: self.metrics.task_failures.labels(name).inc())
         self._repeating: set[str] = set()
         self.reconciler_runner = (
             self._reconciler_runner(reconciler) if reconciler is not None else None
@@ -105,7 +104,9 @@ class Host:
             cdi=self._specs,
             metadata=MetadataFiles(self._plugin_dir, name),
             changed=self._checkpoint_changed,
-            provide=self.reconciler_runner.provide if self.reconciler_runner is not None else None,
+            provide=self.reconciler_runner.provision
+            if self.reconciler_runner is not None
+            else None,
             in_line=self.runtime.evict_others,
             user_of=self.runtime.user_of,
             not_ready=lambda: self.runtime.problem,
@@ -140,7 +141,7 @@ class Host:
             lambda: self.checkpoint.prepared_claims,
             self.work,
         )
-        self.runtime.tend = reconciler_runner.before_answering
+        self.runtime.tend = reconciler_runner.reconcile_in_event
         self.metrics.add_source(reconciler.gauges)
         return reconciler_runner
 
@@ -148,7 +149,7 @@ class Host:
         promises = Promises(
             prepared=lambda: self.checkpoint.prepared_claims,
             make=self._promise,
-            keep_only=self.reconciler_runner.keep_only
+            keep_only=self.reconciler_runner.keep_reserved
             if self.reconciler_runner is not None
             else lambda uids: None,
             rejected=self._rejected_to_bind,
@@ -196,7 +197,9 @@ class Host:
         if self.binder is not None:
             self._spawn(work.forever("binding", self.binder.run))
         if self.reconciler_runner is not None:
-            self._spawn(work.every(_TEND_SECONDS, "tending", self.reconciler_runner.now))
+            self._spawn(
+                work.every(_TEND_SECONDS, "reconciliation", self.reconciler_runner.reconcile)
+            )
         self._spawn(work.until_done("registration", self._register_when_true))
         self._spawn(work.forever("checkpoint", self._notice_other_instance))
         self._spawn(work.every(_SOCKET_CHECK_SECONDS, "sockets", self._mend_sockets))
@@ -278,7 +281,7 @@ class Host:
     def _checkpoint_changed(self, prepared_claims: PreparedClaims) -> None:
         self._spawn(self._derive("containers", self.runtime.checkpoint_changed))
         if self.reconciler_runner is not None:
-            self._spawn(self._derive("tending", self.reconciler_runner.now))
+            self._spawn(self._derive("reconciliation", self.reconciler_runner.reconcile))
 
     async def _derive(self, name: str, task: Task) -> None:
         """Bring something in line with the checkpoint; what fails is tried until it succeeds."""
@@ -296,13 +299,13 @@ class Host:
         if held is not None and not same_devices(held, claim):
             raise OSError(f"{claim} was allocated anew; what it had here has not ended")
         owed = (
-            self.reconciler_runner.owed(prepared_claims, claim.uid)
+            self.reconciler_runner.with_reserved(prepared_claims, excluding=claim.uid)
             if self.reconciler_runner is not None
             else prepared_claims
         )
         entry = assigned(self.driver, claim, owed, self.checkpoint.boot)
         if self.reconciler_runner is not None:
-            await self.reconciler_runner.promise(entry)
+            await self.reconciler_runner.reserve(entry)
 
     async def _rejected_to_bind(self) -> None:
         """Offer what there really is first: the scheduler chooses again at once."""

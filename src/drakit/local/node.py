@@ -19,12 +19,12 @@ import msgspec
 
 from drakit.core.objects import (
     AllocatedConfiguration,
-    Allocation,
     AllocationResult,
     CelSelector,
-    DeviceAllocation,
+    DeviceAllocationResult,
     DeviceClass,
     DeviceClassSpec,
+    DeviceRequestAllocationResult,
     DeviceSelector,
     ObjectMeta,
     ResourceClaim,
@@ -151,17 +151,17 @@ class LocalNode:
         own = {device.name for pool in self.offer.pools for device in pool.devices}
         found = []
         for entry in prepared_claims:
-            if all(prepared.device in own for prepared in entry.prepared_devices):
+            if all(prepared.device in own for prepared in entry.devices):
                 found.append(_as_claim(self.driver.name, entry))
             else:
                 found.append(_claim_of(entry, tuple(self._in_our_terms(entry))))
         return found
 
-    def _in_our_terms(self, entry: PreparedClaim) -> Iterator[AllocationResult]:
+    def _in_our_terms(self, entry: PreparedClaim) -> Iterator[DeviceRequestAllocationResult]:
         """What a claim of other devices holds, in shares of this driver's devices."""
         for device, consumed in self.driver.consumption(entry).items():
             if any(consumed.values()):
-                yield AllocationResult(
+                yield DeviceRequestAllocationResult(
                     request="held",
                     driver=self.driver.name,
                     pool=NODE_NAME,
@@ -248,7 +248,7 @@ class LocalNode:
         wanted = claim_for(self.driver.name, claim, claim.metadata.uid)
         return entry_of(
             wanted,
-            self.driver.assign(wanted, prepared_claims).prepared_devices,
+            self.driver.assign(wanted, prepared_claims).devices,
             self.checkpoint.boot,
         )
 
@@ -315,7 +315,7 @@ def as_allocated(
 ) -> ResourceClaim:
     """The claim as the scheduler would have written it: results, and configuration for them."""
     results = tuple(
-        AllocationResult(
+        DeviceRequestAllocationResult(
             request=str(pick.request),
             driver=pick.device.driver,
             pool=pick.device.pool,
@@ -336,17 +336,17 @@ def as_allocated(
         AllocatedConfiguration(source="FromClaim", requests=entry.requests, opaque=entry.opaque)
         for entry in claim.spec.devices.config
     ]
-    devices = DeviceAllocation(results=results, config=tuple(config))
+    devices = DeviceAllocationResult(results=results, config=tuple(config))
     return ResourceClaim(
         metadata=claim.metadata,
         spec=claim.spec,
-        status=ResourceClaimStatus(allocation=Allocation(devices=devices)),
+        status=ResourceClaimStatus(allocation=AllocationResult(devices=devices)),
     )
 
 
 def _as_claim(driver: str, entry: PreparedClaim) -> ResourceClaim:
     results = tuple(
-        AllocationResult(
+        DeviceRequestAllocationResult(
             request=prepared.request,
             driver=driver,
             pool=prepared.pool,
@@ -355,15 +355,17 @@ def _as_claim(driver: str, entry: PreparedClaim) -> ResourceClaim:
             share_id=prepared.share_id,
             consumed_capacity=prepared.consumed_capacity,
         )
-        for prepared in entry.prepared_devices
+        for prepared in entry.devices
     )
     return _claim_of(entry, results)
 
 
-def _claim_of(entry: PreparedClaim, results: tuple[AllocationResult, ...]) -> ResourceClaim:
+def _claim_of(
+    entry: PreparedClaim, results: tuple[DeviceRequestAllocationResult, ...]
+) -> ResourceClaim:
     return ResourceClaim(
         metadata=ObjectMeta(name=entry.name, namespace=entry.namespace, uid=entry.uid),
         status=ResourceClaimStatus(
-            allocation=Allocation(devices=DeviceAllocation(results=results))
+            allocation=AllocationResult(devices=DeviceAllocationResult(results=results))
         ),
     )

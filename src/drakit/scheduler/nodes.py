@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from drakit.core.objects import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
-from drakit.core.pods import Container, Node, NodeTaint, Pod, PodToleration
+from drakit.core.pods import Node, NodeTaint, Pod, PodContainer, PodToleration
 from drakit.core.quantity import ZERO, Quantity
 from drakit.scheduler.errors import FatalError
 
@@ -131,7 +131,7 @@ def pod_requests(pod: Pod) -> dict[str, Quantity]:
     return total
 
 
-def _requests(container: Container) -> dict[str, Quantity]:
+def _requests(container: PodContainer) -> dict[str, Quantity]:
     return {**container.resources.limits, **container.resources.requests}
 
 

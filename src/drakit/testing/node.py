@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from drakit.core.objects import (
-    AllocationResult,
+    DeviceRequestAllocationResult,
     ResourceClaim,
     from_builtins,
     to_builtins,
@@ -152,7 +152,7 @@ class SimulatedNode:
     def allocate(
         self,
         name: str,
-        results: Iterable[AllocationResult],
+        results: Iterable[DeviceRequestAllocationResult],
         *,
         config: Sequence[Mapping[str, Any]] = (),
         consumers: Sequence[str] = (),

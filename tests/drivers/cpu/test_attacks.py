@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from drakit.core.cpuset import CpuSet
-from drakit.core.objects import AllocationResult
+from drakit.core.objects import DeviceRequestAllocationResult
 from drakit.drivers.models.cpus import KIND as CPU
 from drakit.testing.kubelet import PrepareError
 from drakit.testing.node import SimulatedNode
@@ -36,8 +36,8 @@ EVERY_KIND = [CONTAINERD_2_2, CONTAINERD_2_4, CRIO_1_36, CRIO_1_37]
 individual = {"cpu_device_mode": "individual"}
 
 
-def cpu(number: int) -> AllocationResult:
-    return AllocationResult(
+def cpu(number: int) -> DeviceRequestAllocationResult:
+    return DeviceRequestAllocationResult(
         request="r", driver="dra.cpu", pool="node-1", device=f"cpudev{number:03d}"
     )
 

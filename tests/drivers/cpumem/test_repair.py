@@ -97,11 +97,11 @@ class Node:
             amounts=amounts,
         )
         entry = PreparedClaim(
-            uid="u", namespace="ns", name="c", prepared_devices=(prepared,), consumers=("p",)
+            uid="u", namespace="ns", name="c", devices=(prepared,), consumers=("p",)
         )
         prepared_claims = PreparedClaims([entry])
         self.enforcer = Enforcer(lambda: driver, lambda: prepared_claims)
-        device = names.qualified_name(driver.cdi_kind, names.parts_of(entry)[0])
+        device = names.qualified_name(driver.cdi_kind, names.requests_of(entry)[0])
         self.enforcer.synchronize(
             [PodSandbox(id="s", uid="p", name="p", namespace="ns", cgroup_parent=POD)],
             [
@@ -259,7 +259,7 @@ class _Pods:
                     uid=uid,
                     namespace="ns",
                     name=uid,
-                    prepared_devices=(prepared,),
+                    devices=(prepared,),
                     consumers=(uid,),
                 )
             )
@@ -268,7 +268,7 @@ class _Pods:
         self.prepared_claims = PreparedClaims(entries)
 
     async def settle(self) -> None:
-        await self.reconciler.settle(_DRIVER, self.pods, self.prepared_claims)
+        await self.reconciler.reconcile(_DRIVER, self.pods, self.prepared_claims)
 
 
 class _Named:
@@ -362,5 +362,5 @@ async def test_the_host_repairs_every_file_of_pod_and_container(release: Release
             tree.set(where, file, foreign)
             await host.verify()
             assert host.reconciler_runner is not None
-            await host.reconciler_runner.now()
+            await host.reconciler_runner.reconcile()
             assert same_value(file, tree.get(where, file), meant), (where, file)

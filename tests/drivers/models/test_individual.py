@@ -179,7 +179,7 @@ def _node(**settings: object) -> Node:
 
 def test_exactly_the_schedulers_cpus():
     entry = _node().prepare(claim(single(2), single(3), single(6)))
-    assert [str(prepared.exclusive["cpu"]) for prepared in entry.prepared_devices] == [
+    assert [str(prepared.exclusive["cpu"]) for prepared in entry.devices] == [
         "2",
         "3",
         "6",
@@ -190,12 +190,12 @@ def test_w11_a_request_tells_its_own_cpus_only():
     entry = _node().prepare(
         claim(single(2, request="a"), single(3, request="a"), single(6, request="b"))
     )
-    assert [prepared.env["DRA_CPUSET_uid-1"] for prepared in entry.prepared_devices] == [
+    assert [prepared.env["DRA_CPUSET_uid-1"] for prepared in entry.devices] == [
         "2-3",
         "2-3",
         "6",
     ]
-    assert [prepared.env["DRA_CPUSET"] for prepared in entry.prepared_devices] == [
+    assert [prepared.env["DRA_CPUSET"] for prepared in entry.devices] == [
         "2-3",
         "2-3",
         "6",
@@ -283,5 +283,5 @@ def test_claims_from_before_a_changed_reservation_stay():
     assert isinstance(one, IndividualCpus)
     held = prepared_claims_of({"old": "0"})
     assert str(one.cpus.shared(held)) == "1-3"
-    assert one.assign(claim(single(1)), held).prepared_devices[0].exclusive["cpu"] == CpuSet([1])
-    assert one.assign(claim(single(1)), PreparedClaims()).prepared_devices
+    assert one.assign(claim(single(1)), held).devices[0].exclusive["cpu"] == CpuSet([1])
+    assert one.assign(claim(single(1)), PreparedClaims()).devices

@@ -8,8 +8,8 @@ from drakit.kit.runtime.enforcer import Enforcer, TrackedContainer
 from drakit.wire.nri.values import PodSandbox
 
 
-def _parts(self: Enforcer, known: TrackedContainer) -> tuple[names.Part, ...]:
-    every = [part for entry in self._prepared_claims() for part in names.parts_of(entry)]
+def _parts(self: Enforcer, known: TrackedContainer) -> tuple[names.ClaimRequest, ...]:
+    every = [part for entry in self._prepared_claims() for part in names.requests_of(entry)]
     return tuple(part for part in every if names.marker_variable(part) in known.shown.markers)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from drakit.core.objects import AllocationResult, Device, ResourceClaim, to_builtins
+from drakit.core.objects import Device, DeviceRequestAllocationResult, ResourceClaim, to_builtins
 from drakit.kit.config.options import HostOptions
 from drakit.kit.driver import Offer, PoolOffer
 from drakit.kit.host import Host
@@ -41,7 +41,7 @@ class Waiting(Pairs):
         return Offer((PoolOffer(tuple(devices)),))
 
 
-def waiting(number: int) -> AllocationResult:
+def waiting(number: int) -> DeviceRequestAllocationResult:
     return msgspec.structs.replace(
         pair(number), binding_conditions=(READY,), binding_failure_conditions=(LACKING,)
     )
@@ -119,7 +119,7 @@ async def test_every_promise_counts_for_those_that_come_after() -> None:
         assert here.diary.promised == [("one", 0), ("two", 1)]
         here.diary.settled.clear()
         assert host.reconciler_runner is not None
-        await host.reconciler_runner.now()
+        await host.reconciler_runner.reconcile()
         assert here.diary.settled[-1][1] == 2, "what is kept in order is what is owed"
 
 

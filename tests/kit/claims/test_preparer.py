@@ -13,7 +13,7 @@ import pytest
 from drakit.core import atomicfile
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import ResourceClaim, ResourceClaimStatus, from_builtins
-from drakit.kit.claims.cdi_names import Part, qualified_name
+from drakit.kit.claims.cdi_names import ClaimRequest, qualified_name
 from drakit.kit.claims.checkpoint import Checkpoint
 from drakit.kit.claims.metadata import MetadataFiles
 from drakit.kit.claims.preparer import Preparer
@@ -67,7 +67,9 @@ async def test_first_prepare_writes_checkpoint_cdi_and_metadata_and_answers(worl
     preparer, ref = world.instance(), world.claim()
     (device,) = await preparer.prepare(ref)
     assert device.request_names == ("req",)
-    assert device.cdi_device_ids == (qualified_name("example.com/number", Part(ref.uid, "req")),)
+    assert device.cdi_device_ids == (
+        qualified_name("example.com/number", ClaimRequest(ref.uid, "req")),
+    )
     assert (device.pool, device.device, device.share_id) == ("node-1", "numbers", "share-uid-claim")
     assert world.numbers(ref) == CpuSet([0])
     spec = world.cdi.read(ref.uid)
@@ -136,7 +138,7 @@ async def test_a_rejection_of_the_driver_is_the_claims_error_and_leaves_nothing(
 async def test_a_driver_that_gives_a_number_twice_is_stopped_by_the_checkpoint(world):
     class Careless(NumberDriver):
         def assign(self, claim, prepared_claims):
-            (prepared,) = super().assign(claim, prepared_claims).prepared_devices
+            (prepared,) = super().assign(claim, prepared_claims).devices
             return Assignment(
                 (msgspec.structs.replace(prepared, exclusive={"number": CpuSet([0])}),)
             )
@@ -150,7 +152,7 @@ async def test_a_driver_that_gives_a_number_twice_is_stopped_by_the_checkpoint(w
 async def test_a_driver_that_answers_for_another_device_is_rejected(world):
     class Confused(NumberDriver):
         def assign(self, claim, prepared_claims):
-            (prepared,) = super().assign(claim, prepared_claims).prepared_devices
+            (prepared,) = super().assign(claim, prepared_claims).devices
             return Assignment((msgspec.structs.replace(prepared, device="else"),))
 
     with pytest.raises(ClaimError, match="defect of the driver"):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from drakit.kit.claims import cdi_names as names
-from drakit.kit.driver import Container, DesiredResources, PreparedClaims
+from drakit.kit.driver import ContainerView, DesiredResources, PreparedClaims
 from drakit.kit.runtime.enforcer import Enforcer
 from drakit.testing.releases import EVERY_RELEASE, Release
 from drakit.testing.runtime import RuntimeFailure
@@ -36,7 +36,7 @@ MI = 1 << 20
 
 def marker(uid: str) -> str:
     """The variable by which a container of the claim *uid* is known."""
-    return f"{names.marker_variable(names.Part(uid, 'r'))}={KIND}"
+    return f"{names.marker_variable(names.ClaimRequest(uid, 'r'))}={KIND}"
 
 
 @pytest.mark.parametrize("release", CRIO, ids=str)
@@ -171,7 +171,9 @@ async def test_a_container_that_must_not_start_and_does_is_confined_at_once(
 class Grower(Pinner):
     """Adds two hugepages to what the kubelet asked for."""
 
-    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
         before = container.hugepage_limits.get("2MB", 0)
         return DesiredResources(cpus=ALL, hugepage_limits={"2MB": before + 4 * MI})
 
@@ -203,7 +205,9 @@ def test_an_update_always_carries_resources() -> None:
 class Indifferent(Pinner):
     """Limits nothing."""
 
-    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
         return DesiredResources()
 
 

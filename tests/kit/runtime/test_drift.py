@@ -12,7 +12,14 @@ import pytest
 from drakit.cgroups import tree as cgroups
 from drakit.cgroups.tree import CgroupTree
 from drakit.core.cpuset import CpuSet
-from drakit.kit.driver import Assignment, Claim, Container, DesiredResources, Offer, PreparedClaims
+from drakit.kit.driver import (
+    Assignment,
+    Claim,
+    ContainerView,
+    DesiredResources,
+    Offer,
+    PreparedClaims,
+)
 from drakit.kit.runtime.drift import (
     Drift,
     count_found,
@@ -93,6 +100,7 @@ class _Driver:
     desired_resources: dict[str, DesiredResources]
     name: str = "dra.test"
     cdi_kind: str = "dra.test/x"
+    cpuset_kinds: frozenset[str] = frozenset({"cpu"})
     asked: list[str] = field(default_factory=list)
 
     def offer(self) -> Offer:
@@ -101,7 +109,9 @@ class _Driver:
     def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
         raise NotImplementedError
 
-    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
         self.asked.append(container.id)
         return self.desired_resources[container.id]
 

@@ -14,7 +14,7 @@ from drakit.kit.claims import cdi_names as names
 from drakit.kit.driver import (
     Assignment,
     Claim,
-    Container,
+    ContainerView,
     DesiredResources,
     Offer,
     PreparedClaim,
@@ -35,6 +35,7 @@ class Pinner:
 
     name: str = "dra.toy"
     cdi_kind: str = KIND
+    cpuset_kinds: frozenset[str] = frozenset({"cpu"})
 
     def offer(self) -> Offer:
         return Offer(())
@@ -42,11 +43,11 @@ class Pinner:
     def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
         raise NotImplementedError
 
-    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
         if container.uses:
-            cpus = CpuSet.union(
-                g.exclusive["cpu"] for use in container.uses for g in use.prepared_devices
-            )
+            cpus = CpuSet.union(g.exclusive["cpu"] for use in container.uses for g in use.devices)
             return DesiredResources(cpus=cpus, lift_quota=True, env={"CPUS": str(cpus)})
         return DesiredResources(cpus=ALL - prepared_claims.exclusive("cpu"))
 
@@ -61,7 +62,7 @@ def claim(
         for i, text in enumerate((cpus, *more))
     )
     return PreparedClaim(
-        uid=uid, namespace="ns", name=uid, prepared_devices=prepared_devices, consumers=consumers
+        uid=uid, namespace="ns", name=uid, devices=prepared_devices, consumers=consumers
     )
 
 
@@ -82,7 +83,7 @@ def pod(number: int = 1) -> PodSandbox:
 def container(
     name: str, *parts: tuple[str, str], pod_number: int = 1, **more: object
 ) -> NriContainer:
-    devices = tuple(names.qualified_name(KIND, names.Part(*part)) for part in parts)
+    devices = tuple(names.qualified_name(KIND, names.ClaimRequest(*part)) for part in parts)
     return NriContainer(
         id=f"id-{name}",
         name=name,
@@ -314,7 +315,7 @@ def owner_seen_by(bench: Bench, asking: PodSandbox, reported: NriContainer) -> s
     @dataclass(frozen=True)
     class Noting(Pinner):
         def enforce(
-            self, container: Container, prepared_claims: PreparedClaims
+            self, container: ContainerView, prepared_claims: PreparedClaims
         ) -> DesiredResources:
             seen.extend(use.owner_uid for use in container.uses)
             return super().enforce(container, prepared_claims)
@@ -344,7 +345,9 @@ def test_without_a_reservation_a_claim_belongs_to_whoever_uses_it() -> None:
 class Pages(Pinner):
     """Adds a claim's pages to those the kubelet asked for."""
 
-    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
         if not container.uses:
             return DesiredResources()
         classic = container.hugepage_limits.get("2MB", 0)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drakit.core.cpuset import CpuSet
-from drakit.kit.claims.cdi_names import MARKER_PREFIX, MOST_MARKERS, Part, qualified_name
+from drakit.kit.claims.cdi_names import MARKER_PREFIX, MOST_MARKERS, ClaimRequest, qualified_name
 from drakit.kit.driver import PreparedClaims, RejectedError
 from drakit.kit.runtime.enforcer import WANTED_ANNOTATION, Enforcer
 from drakit.kit.runtime.kubelet_limits import kubelet_limits, note_for
@@ -73,7 +73,7 @@ attacks = st.builds(
 
 
 def devices(uid: str) -> tuple[str, ...]:
-    return (qualified_name(KIND, Part(uid, "r0")),)
+    return (qualified_name(KIND, ClaimRequest(uid, "r0")),)
 
 
 def node(attack: Attack | None, *, cdi: bool) -> tuple[Enforcer, dict[str, object]]:

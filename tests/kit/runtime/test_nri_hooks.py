@@ -21,7 +21,7 @@ from drakit.kit.config.options import HostOptions
 from drakit.kit.driver import (
     Assignment,
     Claim,
-    Container,
+    ContainerView,
     DesiredResources,
     Offer,
     PreparedClaim,
@@ -57,6 +57,7 @@ class Pinner:
 
     name: str = "dra.toy"
     cdi_kind: str = KIND
+    cpuset_kinds: frozenset[str] = frozenset({"cpu"})
 
     def offer(self) -> Offer:
         return Offer(())
@@ -64,10 +65,10 @@ class Pinner:
     def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
         raise NotImplementedError
 
-    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
-        mine = CpuSet.union(
-            g.exclusive["cpu"] for use in container.uses for g in use.prepared_devices
-        )
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
+        mine = CpuSet.union(g.exclusive["cpu"] for use in container.uses for g in use.devices)
         rest = ALL - prepared_claims.exclusive("cpu")
         if not mine and not rest:
             raise RejectedError("no CPU is left to share", reason="capacity")
@@ -104,7 +105,7 @@ class World:
             request="r", pool="p", device=f"d-{uid}", exclusive={"cpu": CpuSet.parse(cpus)}
         )
         entry = PreparedClaim(
-            uid=uid, namespace="ns", name=uid, prepared_devices=(prepared,), consumers=tuple(pods)
+            uid=uid, namespace="ns", name=uid, devices=(prepared,), consumers=tuple(pods)
         )
         async with self.checkpoint.transaction() as books:
             books.put(entry, Offer(()))
@@ -225,7 +226,7 @@ async def test_a_forged_variable_opens_nothing(directory: Path, release: Release
     async with world(directory, release) as it:
         await it.prepare("a", "2-3")
         pod = await it.runtime.run_pod("thief", uid="another-pod")
-        forged = f"{names.marker_variable(names.Part('a', 'r'))}={KIND}"
+        forged = f"{names.marker_variable(names.ClaimRequest('a', 'r'))}={KIND}"
         if release.reports_cdi_devices:  # the variable means nothing
             container = await it.runtime.run(pod.id, "main", env=[forged, "DRA_CPUSET_a=2-3"])
             assert container.cpus == "0-1,4-7"
@@ -346,7 +347,7 @@ async def test_a_missed_container_with_a_claim_does_not_start_where_it_cannot_be
     async with world(directory, CONTAINERD_2_2) as it:
         await it.prepare("a", "2-3")
         pod = await it.runtime.run_pod("db", uid=POD)
-        marker = f"{names.marker_variable(names.Part('a', 'r'))}={KIND}"
+        marker = f"{names.marker_variable(names.ClaimRequest('a', 'r'))}={KIND}"
         missed = await it.runtime.create_unnoticed(pod.id, "missed", env=[marker])
         with pytest.raises(RuntimeFailure, match="creation was missed"):
             await it.runtime.start(missed.id)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from drakit.drivers.models.cpu_enforcement import check_owner
 from drakit.kit.claims.cdi_names import MARKER_PREFIX
-from drakit.kit.driver import Container, DesiredResources, PreparedClaims, RejectedError
+from drakit.kit.driver import ContainerView, DesiredResources, PreparedClaims, RejectedError
 from drakit.kit.runtime.enforcer import Enforcer
 from drakit.wire.nri.values import Resources, State
 from tests.kit.runtime.test_enforcer import KIND, Pinner, claim, container, pod
@@ -20,7 +20,9 @@ from tests.kit.runtime.test_enforcer import KIND, Pinner, claim, container, pod
 class Exclusive(Pinner):
     """Pins like the CPU driver does: a claim is one pod's."""
 
-    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
         for use in container.uses:
             check_owner(container, use, "its CPUs are exclusive")
         return super().enforce(container, prepared_claims)

@@ -65,9 +65,7 @@ def entry(uid: str, cpus: str) -> PreparedClaim:
     prepared = PreparedDevice(
         request="r", pool="p", device=f"d-{uid}", exclusive={"cpu": CpuSet.parse(cpus)}
     )
-    return PreparedClaim(
-        uid=uid, namespace="ns", name=uid, prepared_devices=(prepared,), consumers=(POD,)
-    )
+    return PreparedClaim(uid=uid, namespace="ns", name=uid, devices=(prepared,), consumers=(POD,))
 
 
 async def test_updates_wait_for_the_runtime_side_by_side(

@@ -12,7 +12,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from drakit.core.objects import Device, ObjectMeta, Pool, ResourceSlice, ResourceSliceSpec, Taint
+from drakit.core.objects import (
+    Device,
+    ObjectMeta,
+    ResourcePool,
+    ResourceSlice,
+    ResourceSliceSpec,
+    Taint,
+)
 from drakit.wire.kube import (
     CLAIMS,
     NODES,
@@ -42,7 +49,7 @@ def slice_of(
         spec=ResourceSliceSpec(
             driver=f"{word}.example.com",
             node_name=f"{word}-node",
-            pool=Pool(name=pool, generation=1, resource_slice_count=1),
+            pool=ResourcePool(name=pool, generation=1, resource_slice_count=1),
             devices=tuple(Device(name=n) for n in names),
         ),
     )

@@ -10,7 +10,7 @@ from drakit.core.objects import (
     Attribute,
     Device,
     ObjectMeta,
-    Pool,
+    ResourcePool,
     ResourceSlice,
     ResourceSliceSpec,
     from_builtins,
@@ -50,7 +50,7 @@ DEVICES = st.lists(
 def slice_with(devices: tuple[Device, ...]) -> ResourceSlice:
     return ResourceSlice(
         metadata=ObjectMeta(name="s"),
-        spec=ResourceSliceSpec(driver="d", pool=Pool(name="p"), devices=devices),
+        spec=ResourceSliceSpec(driver="d", pool=ResourcePool(name="p"), devices=devices),
     )
 
 

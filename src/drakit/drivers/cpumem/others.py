@@ -68,7 +68,7 @@ def _own_pages(
 
 def _claimed(entry: PreparedClaim) -> dict[PoolKey, int]:
     found: dict[PoolKey, int] = {}
-    for prepared in entry.prepared_devices:
+    for prepared in entry.devices:
         for key, pages in pages_by_amount(prepared).items() if not prepared.admin_access else ():
             found[key] = found.get(key, 0) + pages
     return found

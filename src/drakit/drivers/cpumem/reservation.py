@@ -68,7 +68,7 @@ class Reservation:
                 found[number][kind] = share
         return found
 
-    def doubts(self, machine: Machine) -> Iterator[str]:
+    def warnings(self, machine: Machine) -> Iterator[str]:
         """What is reserved and is not there on *machine*."""
         known = {node.id for node in machine.numa_nodes}
         for number in self.by_node:

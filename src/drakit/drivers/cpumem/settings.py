@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from drakit.drivers.cpu.config import CpuSettings, GroupBy
+from drakit.drivers.models.cpu_settings import CpuSettings, GroupBy
 from drakit.drivers.cpumem.hugepages.settings import HugepageSettings, PageCounts
 from drakit.drivers.cpumem.reservation import Reservation
 from drakit.kit.config.settings import setting

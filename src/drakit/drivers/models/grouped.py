@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import or_
+from typing import ClassVar
 
 from drakit.core.objects import Attribute, Device, int_attribute
 from drakit.core.quantity import Quantity
 from drakit.drivers.models.cpu_enforcement import check_owner
 from drakit.drivers.models.cpu_settings import GroupBy
-from drakit.drivers.models.cpus import NodeCpus, numa_attributes, pcie_roots
+from drakit.drivers.models.cpus import CPU_NUMBERS, NodeCpus, numa_attributes, pcie_roots
 from drakit.drivers.models.groups import Group, Locality, groups_of
 from drakit.drivers.models.memory_policy import NO_MEMORY_QOS, MemoryQosPolicy
 from drakit.drivers.models.node_driver import NodeAmount
@@ -61,6 +62,7 @@ class GroupedDriver:
     localities: tuple[Locality, ...]
     group_by: GroupBy = "numanode"
     layout: Layout = one_device
+    cpuset_kinds: ClassVar[frozenset[str]] = frozenset({CPU_NUMBERS})
 
     @cached_property
     def devices(self) -> tuple[GroupDevice, ...]:

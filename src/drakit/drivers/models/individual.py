@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import (
@@ -66,8 +66,9 @@ class IndividualCpus:
     cpus: NodeCpus
     name: str = field(default=DRIVER, init=False)
     cdi_kind: str = field(default=CDI_KIND, init=False)
-    memory_policy: MemoryQosPolicy = field(default=NO_MEMORY_QOS, init=False)
-    node_amounts: tuple[NodeAmount, ...] = field(default=(), init=False)
+    cpuset_kinds: ClassVar[frozenset[str]] = frozenset({CPU_NUMBERS})
+    memory_policy: ClassVar[MemoryQosPolicy] = NO_MEMORY_QOS
+    node_amounts: ClassVar[tuple[NodeAmount, ...]] = ()
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from drakit.core.conditions import true_conditions
-from drakit.core.objects import AllocationResult, ResourceClaim
+from drakit.core.objects import DeviceRequestAllocationResult, ResourceClaim
 from drakit.kit.claims.resource_claims import claim_for
 from drakit.kit.driver import Claim, Offer, PreparedClaims, RejectedError
 from drakit.kit.telemetry.logs import about
@@ -145,7 +145,7 @@ class Binder:
     def _is_ours(self, claim: ResourceClaim) -> bool:
         return any(True for _ in self._results(claim))
 
-    def _results(self, claim: ResourceClaim) -> Iterable[AllocationResult]:
+    def _results(self, claim: ResourceClaim) -> Iterable[DeviceRequestAllocationResult]:
         """The devices of *claim* that wait for this node."""
         allocation, pools = claim.status.allocation, self._pools()
         for result in allocation.devices.results if allocation is not None else ():
@@ -181,7 +181,9 @@ class Binder:
                 del decided[uid]
         self._promises.keep_only(frozenset(self._promised))
 
-    async def _answer(self, item: Object[ResourceClaim], results: list[AllocationResult]) -> None:
+    async def _answer(
+        self, item: Object[ResourceClaim], results: list[DeviceRequestAllocationResult]
+    ) -> None:
         standing = [true_conditions(item.typed, result).keys() for result in results]
         if any(
             true & set(result.binding_failure_conditions)
@@ -209,7 +211,7 @@ class Binder:
     async def _reject(
         self,
         item: Object[ResourceClaim],
-        results: list[AllocationResult],
+        results: list[DeviceRequestAllocationResult],
         reason: RejectedError,
         *,
         told: bool,
@@ -225,7 +227,7 @@ class Binder:
     async def _write(
         self,
         item: Object[ResourceClaim],
-        results: list[AllocationResult],
+        results: list[DeviceRequestAllocationResult],
         reason: str,
         message: str,
         *,
@@ -263,7 +265,7 @@ class Binder:
 
 
 def _device_status(
-    result: AllocationResult, conditions: Iterable[str], reason: str, message: str
+    result: DeviceRequestAllocationResult, conditions: Iterable[str], reason: str, message: str
 ) -> dict[str, Any]:
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     status = {"driver": result.driver, "pool": result.pool, "device": result.device}

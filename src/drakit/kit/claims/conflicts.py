@@ -17,7 +17,7 @@ from drakit.core.quantity import Quantity
 from drakit.kit.driver import Offer, PreparedClaim, PreparedClaims, PreparedDevice, RejectedError
 
 
-class Conflict(RejectedError):
+class ClaimConflictError(RejectedError):
     """What a claim was to get is somebody else's. Names the other claim."""
 
     def __init__(self, text: str) -> None:
@@ -27,7 +27,7 @@ class Conflict(RejectedError):
 def check_conflicts(
     entry: PreparedClaim, prepared_claims: PreparedClaims, offer: Offer, *, unchanged: bool = False
 ) -> None:
-    """Raise :class:`Conflict` if *entry* takes what is another claim's, or more than there is.
+    """Raise :class:`ClaimConflictError` if *entry* takes what is another claim's, or more than there is.
 
     *unchanged*: the claim already has exactly these prepared devices, so capacities and limits are not checked.
     """
@@ -40,28 +40,28 @@ def check_conflicts(
 
 def _check_numbers(entry: PreparedClaim, prepared_claims: PreparedClaims) -> None:
     own: dict[str, CpuSet] = {}
-    for prepared in entry.prepared_devices:
+    for prepared in entry.devices:
         for kind, numbers in prepared.exclusive.items() if not prepared.admin_access else ():
             if not own.get(kind, CpuSet()).isdisjoint(numbers):
-                raise Conflict(f"{entry} was to get {kind} {own[kind] & numbers} twice")
+                raise ClaimConflictError(f"{entry} was to get {kind} {own[kind] & numbers} twice")
             own[kind] = own.get(kind, CpuSet()) | numbers
     for kind, numbers in own.items():
         taken = prepared_claims.exclusive(kind, excluding=entry.uid) & numbers
         if taken:
             other = prepared_claims.holder(kind, taken, excluding=entry.uid)
-            raise Conflict(
+            raise ClaimConflictError(
                 f"{kind} {taken} for {entry} is held by {other}; "
                 f"it can be prepared when that claim ends"
             )
 
 
 def _check_devices(entry: PreparedClaim, prepared_claims: PreparedClaims) -> None:
-    for prepared in entry.prepared_devices:
+    for prepared in entry.devices:
         if prepared.admin_access:
             continue
         for other, theirs in prepared_claims.on_device(prepared.pool, prepared.device):
             if other.uid != entry.uid and (prepared.share_id is None or theirs.share_id is None):
-                raise Conflict(
+                raise ClaimConflictError(
                     f"device {prepared.device} of pool {prepared.pool} for {entry} is held by "
                     f"{other}; it can be prepared when that claim ends"
                 )
@@ -69,7 +69,7 @@ def _check_devices(entry: PreparedClaim, prepared_claims: PreparedClaims) -> Non
 
 def _check_capacities(entry: PreparedClaim, prepared_claims: PreparedClaims, offer: Offer) -> None:
     own: dict[tuple[str, str], list[PreparedDevice]] = {}
-    for prepared in entry.prepared_devices:
+    for prepared in entry.devices:
         if not prepared.admin_access:
             own.setdefault((prepared.pool, prepared.device), []).append(prepared)
     for (pool, device), limits in _capacities(offer, own).items():
@@ -79,7 +79,7 @@ def _check_capacities(entry: PreparedClaim, prepared_claims: PreparedClaims, off
         for key, limit in limits.items():
             wanted, others = _drawn(own[pool, device], key), _drawn(theirs, key)
             if others + wanted > limit.nanos:
-                raise Conflict(
+                raise ClaimConflictError(
                     f"{entry} needs {Quantity.from_nanos(wanted)} of {key} on device {device}, but "
                     f"other claims on this node hold {Quantity.from_nanos(others)} of {limit}; "
                     f"it can be prepared when one of them ends"
@@ -106,14 +106,14 @@ def _capacities(
 
 def _check_limits(entry: PreparedClaim, prepared_claims: PreparedClaims, offer: Offer) -> None:
     wanted: dict[str, int] = {}
-    for prepared in entry.prepared_devices:
+    for prepared in entry.devices:
         for key, amount in prepared.amounts.items() if not prepared.admin_access else ():
             wanted[key] = wanted.get(key, 0) + amount
     for key, drawn in wanted.items():
         limit = offer.limits.get(key)
         others = prepared_claims.amount(key, excluding=entry.uid)
         if limit is not None and others + drawn > limit:
-            raise Conflict(
+            raise ClaimConflictError(
                 f"{entry} needs {drawn} of {key}, but of {limit} in all {others} are held by "
                 f"other claims on this node; it can be prepared when one of them ends"
             )

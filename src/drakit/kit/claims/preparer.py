@@ -29,7 +29,7 @@ import msgspec
 
 from drakit.core.filelock import LockTimeoutError
 from drakit.core.objects import ResourceClaim
-from drakit.kit.claims.checkpoint import Checkpoint, NotReady, Transaction, entry_of
+from drakit.kit.claims.checkpoint import Checkpoint, NotReadyError, Transaction, entry_of
 from drakit.kit.claims.metadata import MetadataFiles, by_request
 from drakit.kit.claims.resource_claims import claim_for
 from drakit.kit.claims.unprepared import Tombstones
@@ -225,7 +225,7 @@ class Preparer:
     def _check_ready(self, verb: str, claim: ClaimRef) -> None:
         missing = self._not_ready()
         if missing is not None:
-            raise NotReady(
+            raise NotReadyError(
                 f"claim {claim} cannot be {verb} now: {missing}; the kubelet tries again, and it "
                 f"succeeds once that is over"
             )
@@ -320,7 +320,7 @@ class Preparer:
                 raise RejectedError(f"claim {uid} was unprepared meanwhile", reason="unprepared")
             wanted_entry = entry
         elif entry is not None and same_devices(entry, wanted):
-            wanted_entry = entry_of(wanted, entry.prepared_devices, self._checkpoint.boot)
+            wanted_entry = entry_of(wanted, entry.devices, self._checkpoint.boot)
         else:
             if entry is not None:
                 self._release_if_rebooted(transaction, entry)
@@ -344,7 +344,7 @@ class Preparer:
         devices (force-deleted pod), and only the kubelet's unprepare says that it has ended.
         """
         if entry.boot_id == self._checkpoint.boot:
-            held = ", ".join(prepared.device for prepared in entry.prepared_devices)
+            held = ", ".join(prepared.device for prepared in entry.devices)
             raise RejectedError(
                 f"{entry} was allocated anew but its earlier devices ({held}) are still in use on "
                 f"this node; it can be prepared when the pods that use them have ended",
@@ -380,14 +380,14 @@ def assigned(
 ) -> PreparedClaim:
     """What *driver* gives the claim beside *prepared_claims*. Raises :class:`RejectedError`."""
     assignment = driver.assign(claim, prepared_claims)
-    asked, given = _asked(claim), _given(assignment.prepared_devices)
+    asked, given = _asked(claim), _given(assignment.devices)
     if asked != given:
         raise RejectedError(
             f"the driver answered for {given} where {asked} was allocated to {claim}; "
             f"this is a defect of the driver",
             reason="defect",
         )
-    return entry_of(claim, assignment.prepared_devices, boot)
+    return entry_of(claim, assignment.devices, boot)
 
 
 def _instruments(metrics: Metrics, verb: str) -> tuple[Counter, Histogram]:
@@ -398,11 +398,11 @@ def _instruments(metrics: Metrics, verb: str) -> tuple[Counter, Histogram]:
 
 def same_devices(entry: PreparedClaim, claim: Claim) -> bool:
     """Whether the claim still has the devices it was prepared with."""
-    return _given(entry.prepared_devices) == _asked(claim)
+    return _given(entry.devices) == _asked(claim)
 
 
 def _asked(claim: Claim) -> list[tuple[str, str, str, str | None]]:
-    return [(a.base_request, a.pool, a.device, a.share_id) for a in claim.allocated_devices]
+    return [(a.base_request, a.pool, a.device, a.share_id) for a in claim.devices]
 
 
 def _given(prepared_devices: Iterable[PreparedDevice]) -> list[tuple[str, str, str, str | None]]:

@@ -7,11 +7,11 @@ from typing import Final
 
 from drakit.core.objects import (
     AllocatedConfiguration,
-    AllocationResult,
-    DeviceAllocation,
+    DeviceAllocationResult,
+    DeviceRequestAllocationResult,
     ResourceClaim,
 )
-from drakit.kit.driver import AllocatedDevice, Claim, Config, RejectedError
+from drakit.kit.driver import AllocatedDevice, Claim, OpaqueConfig, RejectedError
 
 POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
 """Annotation of claims made from a template: the name the pod knows the claim by."""
@@ -46,7 +46,7 @@ def claim_for(driver: str, document: ResourceClaim, expected_uid: str) -> Claim:
         uid=meta.uid,
         namespace=meta.namespace,
         name=meta.name,
-        allocated_devices=allocated_devices,
+        devices=allocated_devices,
         consumers=tuple(
             consumer.uid
             for consumer in document.status.reserved_for
@@ -56,7 +56,7 @@ def claim_for(driver: str, document: ResourceClaim, expected_uid: str) -> Claim:
     )
 
 
-def allocated_devices_of(driver: str, devices: DeviceAllocation) -> Iterable[AllocatedDevice]:
+def allocated_devices_of(driver: str, devices: DeviceAllocationResult) -> Iterable[AllocatedDevice]:
     """The devices of *driver* in an allocation, each with the configuration meant for it."""
     for result in devices.results:
         if result.driver == driver:
@@ -72,8 +72,8 @@ def allocated_devices_of(driver: str, devices: DeviceAllocation) -> Iterable[All
 
 
 def _configs(
-    driver: str, result: AllocationResult, entries: tuple[AllocatedConfiguration, ...]
-) -> Iterable[Config]:
+    driver: str, result: DeviceRequestAllocationResult, entries: tuple[AllocatedConfiguration, ...]
+) -> Iterable[OpaqueConfig]:
     """Class entries before claim entries, as the API lists them; drivers let later ones win."""
     base = result.request.partition("/")[0]
     # The list is documented in this order; sorting (stably) makes sure nothing else can win.
@@ -83,4 +83,4 @@ def _configs(
         # No requests means all: before 1.34.2 class entries never named any, and since 1.37 the
         # list is emptied when it would cover every request.
         if not entry.requests or result.request in entry.requests or base in entry.requests:
-            yield Config(source=entry.source, parameters=entry.opaque.parameters)
+            yield OpaqueConfig(source=entry.source, parameters=entry.opaque.parameters)

@@ -54,14 +54,16 @@ class ClaimResolver:
         self.trust_cdi = trust_cdi
         self.confirmed: set[tuple[str, str]] = set()
         """(claim UID, pod UID) pairs that the API server confirmed in addition to the checkpoint's."""
-        self._devices: tuple[PreparedClaims, str, dict[str, names.Part]] | None = None
-        self._markers: tuple[PreparedClaims, dict[str, names.Part]] | None = None
+        self._devices: tuple[PreparedClaims, str, dict[str, names.ClaimRequest]] | None = None
+        self._markers: tuple[PreparedClaims, dict[str, names.ClaimRequest]] | None = None
 
     def is_reserved(self, entry: PreparedClaim, pod_uid: str) -> bool:
         """Whether the claim is reserved for the pod, as the kubelet or the API server said."""
         return pod_uid in entry.consumers or (entry.uid, pod_uid) in self.confirmed
 
-    def parts(self, pod: PodSandbox, name: str, shown: names.Shown) -> tuple[names.Part, ...]:
+    def parts(
+        self, pod: PodSandbox, name: str, shown: names.ClaimReferences
+    ) -> tuple[names.ClaimRequest, ...]:
         """The requests that container *name* of *pod* may use. Raises :class:`RejectedError`."""
         if shown.devices:
             return self._by_device(name, shown)
@@ -69,7 +71,9 @@ class ClaimResolver:
             return self._own(pod, shown) if shown.markers else ()
         return self._by_marker(pod, name, shown) if shown.markers else ()
 
-    def check_reported(self, pod: PodSandbox, reported: NriContainer, shown: names.Shown) -> None:
+    def check_reported(
+        self, pod: PodSandbox, reported: NriContainer, shown: names.ClaimReferences
+    ) -> None:
         """Reject a new container whose claim the runtime should have reported and did not.
 
         Only its own pod's claims count, so a forged variable can harm nobody but its own pod.
@@ -85,7 +89,7 @@ class ClaimResolver:
                 reason="missing-device",
             )
 
-    def _own(self, pod: PodSandbox, shown: names.Shown) -> tuple[names.Part, ...]:
+    def _own(self, pod: PodSandbox, shown: names.ClaimReferences) -> tuple[names.ClaimRequest, ...]:
         """The markers of claims that are reserved for the pod itself."""
         index, prepared_claims = self._marker_index(), self._prepared_claims()
         parts = [index[marker] for marker in shown.markers if marker in index]
@@ -93,7 +97,7 @@ class ClaimResolver:
             part for part in parts if self.is_reserved(prepared_claims.entries[part.uid], pod.uid)
         )
 
-    def _by_device(self, name: str, shown: names.Shown) -> tuple[names.Part, ...]:
+    def _by_device(self, name: str, shown: names.ClaimReferences) -> tuple[names.ClaimRequest, ...]:
         index = self._device_index()
         for device in shown.devices:
             if device not in index:
@@ -104,7 +108,9 @@ class ClaimResolver:
                 )
         return tuple(dict.fromkeys(index[device] for device in shown.devices))
 
-    def _by_marker(self, pod: PodSandbox, name: str, shown: names.Shown) -> tuple[names.Part, ...]:
+    def _by_marker(
+        self, pod: PodSandbox, name: str, shown: names.ClaimReferences
+    ) -> tuple[names.ClaimRequest, ...]:
         if len(shown.markers) > names.MOST_MARKERS:
             raise RejectedError(
                 f"container {name} carries more than {names.MOST_MARKERS} variables "
@@ -135,7 +141,7 @@ class ClaimResolver:
             )
         return tuple(found)
 
-    def _device_index(self) -> dict[str, names.Part]:
+    def _device_index(self) -> dict[str, names.ClaimRequest]:
         prepared_claims, kind = self._prepared_claims(), self._driver().cdi_kind
         if (
             self._devices is None
@@ -145,7 +151,7 @@ class ClaimResolver:
             self._devices = (prepared_claims, kind, names.index_by_device(kind, prepared_claims))
         return self._devices[2]
 
-    def _marker_index(self) -> dict[str, names.Part]:
+    def _marker_index(self) -> dict[str, names.ClaimRequest]:
         prepared_claims = self._prepared_claims()
         if self._markers is None or self._markers[0] is not prepared_claims:
             self._markers = (prepared_claims, names.index_by_marker(prepared_claims))

@@ -27,13 +27,13 @@ import msgspec
 from drakit.core.cpuset import CpuSet
 from drakit.kit.claims import cdi_names as names
 from drakit.kit.driver import (
-    Container,
+    ClaimUse,
+    ContainerView,
     DesiredResources,
     Driver,
     PreparedClaim,
     PreparedClaims,
     RejectedError,
-    Use,
 )
 from drakit.kit.reconciler import PodView
 from drakit.kit.runtime.container_claims import ClaimResolver, ForeignClaimError
@@ -61,7 +61,7 @@ class TrackedContainer:
     pod: PodSandbox
     reported: NriContainer
     """As the runtime describes it, without its environment."""
-    shown: names.Shown
+    shown: names.ClaimReferences
     last_sent: Resources | None
     """Limits the runtime was last asked for; None when that is not known to hold."""
     wanted: Resources = NOTHING
@@ -83,7 +83,7 @@ class TrackedContainer:
     @property
     def shows_claims(self) -> bool:
         """Whether it was created with anything of a claim; whether rightly is another question."""
-        return self.shown is not names.NOTHING_SHOWN
+        return self.shown is not names.NO_REFERENCES
 
 
 class Enforcer:
@@ -328,7 +328,7 @@ class Enforcer:
             **prepared_claims.orphaned,
             **{uid: {"cpu": cpus} for uid, cpus in held.items()},
         }
-        probe = Container(id="", name="", pod_uid="", pod_name="", namespace="")
+        probe = ContainerView(id="", name="", pod_uid="", pod_name="", namespace="")
         try:
             desired = self._driver().enforce(probe, PreparedClaims(prepared_claims, orphaned))
         except RejectedError:
@@ -474,7 +474,7 @@ class Enforcer:
         """The shape a container must have now; raises :class:`RejectedError`."""
         return self._checked(self._view(known, self._parts(known)))
 
-    def _checked(self, container: Container) -> DesiredResources:
+    def _checked(self, container: ContainerView) -> DesiredResources:
         desired = self._driver().enforce(container, self._prepared_claims())
         if (desired.cpus is not None and not desired.cpus) or (
             desired.mems is not None and not desired.mems
@@ -511,7 +511,7 @@ class Enforcer:
                     continue
         return found
 
-    def unenforced_claims(self, container_id: str) -> tuple[Use, ...]:
+    def unenforced_claims(self, container_id: str) -> tuple[ClaimUse, ...]:
         """The claims of a container that does not look as they demand; none when it does.
 
         Raises :class:`RejectedError` when the container must not run at all.
@@ -535,7 +535,7 @@ class Enforcer:
 
     def pod_views(self) -> list[PodView]:
         """All pods with their containers, for what is done to pods; conflicts use no claims."""
-        inside: dict[str, list[Container]] = {}
+        inside: dict[str, list[ContainerView]] = {}
         for known in self.containers.values():
             try:
                 parts = self._parts(known)
@@ -556,14 +556,14 @@ class Enforcer:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _parts(self, known: TrackedContainer) -> tuple[names.Part, ...]:
-        if known.shown is names.NOTHING_SHOWN:
+    def _parts(self, known: TrackedContainer) -> tuple[names.ClaimRequest, ...]:
+        if known.shown is names.NO_REFERENCES:
             return ()
         return self._resolver.parts(known.pod, known.reported.name, known.shown)
 
-    def _view(self, known: TrackedContainer, parts: Sequence[names.Part]) -> Container:
+    def _view(self, known: TrackedContainer, parts: Sequence[names.ClaimRequest]) -> ContainerView:
         pod, reported = known.pod, known.reported
-        return Container(
+        return ContainerView(
             id=reported.id,
             name=reported.name,
             pod_uid=pod.uid,
@@ -578,7 +578,7 @@ class Enforcer:
             hugepage_limits=known.wanted.hugepage_limits,
         )
 
-    def _uses(self, parts: Sequence[names.Part], pod: PodSandbox) -> tuple[Use, ...]:
+    def _uses(self, parts: Sequence[names.ClaimRequest], pod: PodSandbox) -> tuple[ClaimUse, ...]:
         prepared_claims = self._prepared_claims()
         by_claim: dict[str, list[str]] = {}
         for part in parts:
@@ -589,10 +589,12 @@ class Enforcer:
             if entry is None:  # the index is of this very view
                 raise RejectedError(f"claim {uid} is not prepared", reason="unknown-claim")
             prepared_devices = tuple(
-                prepared for prepared in entry.prepared_devices if prepared.request in requests
+                prepared for prepared in entry.devices if prepared.request in requests
             )
             owner = self._owner(entry, pod)
-            uses.append(Use(entry, prepared_devices, owner.uid, f"{owner.namespace}/{owner.name}"))
+            uses.append(
+                ClaimUse(entry, prepared_devices, owner.uid, f"{owner.namespace}/{owner.name}")
+            )
         return tuple(uses)
 
     def _add(self, known: TrackedContainer) -> None:
@@ -635,9 +637,9 @@ class Enforcer:
             pod, kept, shown, reported.resources, wanted, ran=runs, cpu_list=cpus
         )
 
-    def _kept(self, reported: NriContainer) -> tuple[NriContainer, names.Shown]:
+    def _kept(self, reported: NriContainer) -> tuple[NriContainer, names.ClaimReferences]:
         """The report without its environment, and what it shows: a node has hundreds of containers."""
-        shown = names.shown(self._driver().cdi_kind, reported.cdi_devices, reported.env)
+        shown = names.claim_references(self._driver().cdi_kind, reported.cdi_devices, reported.env)
         return msgspec.structs.replace(reported, env=()), shown
 
     def _note_conflict(self, known: TrackedContainer, reason: str) -> None:
@@ -649,7 +651,7 @@ class Enforcer:
 def _exclusive(entry: PreparedClaim) -> CpuSet:
     """All numbers that the claim holds exclusively, of any kind."""
     return CpuSet.union(
-        numbers for prepared in entry.prepared_devices for numbers in prepared.exclusive.values()
+        numbers for prepared in entry.devices for numbers in prepared.exclusive.values()
     )
 
 

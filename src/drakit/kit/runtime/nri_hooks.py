@@ -388,7 +388,7 @@ class RuntimeHost(Handler):
             unheeded = await self._vouching(lambda: self.enforcer.unenforced_claims(container.id))
             runtime = self.plugin.runtime
             if unheeded and not (runtime and runtime.features.unsolicited_updates):
-                claims = ", ".join(str(use.entry) for use in unheeded)
+                claims = ", ".join(str(use.claim) for use in unheeded)
                 raise RejectedError(
                     f"{container} of {pod} would run outside of {claims}: its creation was missed "
                     f"and this runtime takes no later change; it will be created again",

@@ -22,7 +22,7 @@ from drakit.core.objects import (
     CounterSet,
     Device,
     OwnerReference,
-    Pool,
+    ResourcePool,
     ResourceSlice,
     ResourceSliceSpec,
     Struct,
@@ -359,7 +359,7 @@ def plan_pool(
         return ResourceSliceSpec(
             driver=identity.driver,
             node_name=identity.node,
-            pool=Pool(name=pool, generation=generation, resource_slice_count=count),
+            pool=ResourcePool(name=pool, generation=generation, resource_slice_count=count),
             devices=content.devices,
             shared_counters=content.shared_counters,
         )

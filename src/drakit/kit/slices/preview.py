@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drakit.core.objects import ObjectMeta, Pool, ResourceSlice, ResourceSliceSpec
+from drakit.core.objects import ObjectMeta, ResourcePool, ResourceSlice, ResourceSliceSpec
 from drakit.kit.driver import Driver
 from drakit.kit.slices.layout import Identity, generate_name, lay_out
 from drakit.kit.slices.limits import check_offer
@@ -22,7 +22,9 @@ def preview_slices(driver: Driver, node: str) -> list[ResourceSlice]:
         for index, content in enumerate(contents):
             spec = ResourceSliceSpec(
                 driver=driver.name,
-                pool=Pool(name=pool.name or node, generation=1, resource_slice_count=len(contents)),
+                pool=ResourcePool(
+                    name=pool.name or node, generation=1, resource_slice_count=len(contents)
+                ),
                 node_name=node,
                 devices=content.devices,
                 shared_counters=content.shared_counters,

@@ -27,7 +27,7 @@ class SeenContainer:
     id: str
     path: str
     """Below the mount."""
-    parts: frozenset[names.Part] | None
+    parts: frozenset[names.ClaimRequest] | None
     """The requests of claims it uses; None where its processes cannot be looked at."""
     strange: tuple[str, ...] = ()
     """Marker variables of claims that the checkpoint does not have."""
@@ -53,7 +53,7 @@ class Looker:
         self._root = root
         self._proc = proc
         self._kind = cdi_kind
-        self._parts = {names.marker_variable(p): p for e in entries for p in names.parts_of(e)}
+        self._parts = {names.marker_variable(p): p for e in entries for p in names.requests_of(e)}
 
     def pods(self) -> list[SeenPod]:
         """All pods there are, in the order of their paths."""

@@ -17,15 +17,15 @@ from drakit.drivers.cpumem.qos.layout import place_of
 from drakit.drivers.cpumem.qos.planner import Plan, PodFacts, plan
 from drakit.drivers.cpumem.qos.shares import shares_of
 from drakit.drivers.models.memory_policy import MemoryQosPolicy
-from drakit.kit.claims.cdi_names import Part, parts_of
+from drakit.kit.claims.cdi_names import ClaimRequest, requests_of
 from drakit.kit.driver import (
-    Container,
+    ClaimUse,
+    ContainerView,
     DesiredResources,
     Driver,
     PreparedClaim,
     PreparedClaims,
     RejectedError,
-    Use,
 )
 
 Relation = Literal["is", "at least", "within"]
@@ -128,15 +128,17 @@ class _Containers:
         self, pod: SeenPod, container: SeenContainer, claims: Sequence[PreparedClaim]
     ) -> Verdict:
         """Which claims it uses cannot be seen: it is right if it looks as any of its pod's would."""
-        every = frozenset(part for entry in claims for part in parts_of(entry))
-        wholes = [frozenset(parts_of(entry)) for entry in claims]
+        every = frozenset(part for entry in claims for part in requests_of(entry))
+        wholes = [frozenset(requests_of(entry)) for entry in claims]
         guesses = [every, *wholes, *(frozenset([part]) for part in sorted(every)), frozenset()]
         verdicts = [self._verdict(pod, container, guess) for guess in dict.fromkeys(guesses)]
         fitting = next((each for each in verdicts if each.right), None)
         unknown = "its processes cannot be seen: the claims it uses are a guess" if claims else ""
         return fitting or replace(verdicts[0], unknown=unknown)
 
-    def _verdict(self, pod: SeenPod, container: SeenContainer, parts: frozenset[Part]) -> Verdict:
+    def _verdict(
+        self, pod: SeenPod, container: SeenContainer, parts: frozenset[ClaimRequest]
+    ) -> Verdict:
         entries = {part.uid: self.prepared_claims.entries[part.uid] for part in sorted(parts)}
         claims = tuple(f"{e.namespace}/{e.name}" for e in entries.values())
         made = Verdict("container", container.path, claims)
@@ -154,10 +156,12 @@ class _Containers:
         )
         return replace(made, checks=checks)
 
-    def _view(self, pod: SeenPod, container: SeenContainer, uses: tuple[Use, ...]) -> Container:
+    def _view(
+        self, pod: SeenPod, container: SeenContainer, uses: tuple[ClaimUse, ...]
+    ) -> ContainerView:
         """The container as a driver sees it."""
         limit = _number(self.read(container.path, "memory.max"))
-        return Container(
+        return ContainerView(
             id=container.id,
             name=container.id[:13],
             pod_uid=pod.uid,
@@ -170,14 +174,12 @@ class _Containers:
         )
 
 
-def _use(entry: PreparedClaim, parts: frozenset[Part]) -> Use:
+def _use(entry: PreparedClaim, parts: frozenset[ClaimRequest]) -> ClaimUse:
     prepared_devices = tuple(
-        prepared
-        for prepared in entry.prepared_devices
-        if Part(entry.uid, prepared.request) in parts
+        prepared for prepared in entry.devices if ClaimRequest(entry.uid, prepared.request) in parts
     )
     owner = next(iter(entry.consumers), "")
-    return Use(entry, prepared_devices, owner, owner)
+    return ClaimUse(entry, prepared_devices, owner, owner)
 
 
 def _cpuset_checks(

@@ -34,7 +34,7 @@ from drakit.drivers.cpumem.hugepages.settings import (
 )
 from drakit.drivers.cpumem.hugepages.sizes import parse_size, size_name
 from drakit.kit.driver import Driver, PreparedClaim, PreparedClaims, PreparedDevice, RejectedError
-from drakit.kit.reconciler import PodView
+from drakit.kit.reconciler import PodView, Reconciler
 from drakit.kit.telemetry.metrics import Gauge
 from drakit.machine.model import Machine
 
@@ -98,7 +98,7 @@ class _Doubt:
     until: float
 
 
-class HugepagePools:
+class HugepagePools(Reconciler):
     """A :class:`~drakit.kit.reconciler.Reconciler` of the node's hugepage pools.
 
     Instances in several processes may share *record*'s directory: each call works on what is on disk,
@@ -134,7 +134,11 @@ class HugepagePools:
 
     # -- the reconciler's part ---------------------------------------------------------------------------
 
-    async def provide(
+    async def establish(self, prepared_claims: PreparedClaims) -> None:
+        """Give every configured pool its size; pages of *prepared_claims* are not taken away."""
+        await asyncio.to_thread(self.set_static_sizes, self._pages(prepared_claims))
+
+    async def provision(
         self, driver: Driver, entry: PreparedClaim, prepared_claims: PreparedClaims
     ) -> None:
         """Grow the pools until *entry*'s pages are there and free; all of them or none.
@@ -145,10 +149,10 @@ class HugepagePools:
             driver, entry, prepared_claims, frozenset(prepared_claims.entries) | {entry.uid}
         )
 
-    async def promise(
+    async def reserve(
         self, driver: Driver, entry: PreparedClaim, prepared_claims: PreparedClaims
     ) -> None:
-        """Grow the pools for a claim whose pod is not here yet; else like :meth:`provide`.
+        """Grow the pools for a claim whose pod is not here yet; else like :meth:`provision`.
 
         The pages are not in use before the claim is provided for, and must still be free then.
         """
@@ -166,7 +170,7 @@ class HugepagePools:
             demands = self._demands(driver, [*prepared_claims, entry])
             await asyncio.to_thread(self._serve, entry, wanted, demands, living)
 
-    async def settle(
+    async def reconcile(
         self, driver: Driver, pods: Sequence[PodView], prepared_claims: PreparedClaims
     ) -> None:
         """Raise pools that are short or were made smaller; give back what was spare long enough."""
@@ -224,7 +228,9 @@ class HugepagePools:
 
     # -- static pools -----------------------------------------------------------------------------------
 
-    def establish(self, claimed: Mapping[PoolKey, int] | None = None) -> tuple[Shortage, ...]:
+    def set_static_sizes(
+        self, claimed: Mapping[PoolKey, int] | None = None
+    ) -> tuple[Shortage, ...]:
         """Give every configured pool its size, as far as the kernel does; what is short.
 
         For the start, before the node's offer is made from what was obtained. Blocks. *claimed* pages
@@ -415,7 +421,7 @@ class HugepagePools:
     def _pages(self, entries: Iterable[PreparedClaim]) -> dict[PoolKey, int]:
         found: dict[PoolKey, int] = {}
         for entry in entries:
-            for prepared in entry.prepared_devices:
+            for prepared in entry.devices:
                 if not prepared.admin_access:
                     for key, pages in self._pages_of(prepared).items():
                         found[key] = found.get(key, 0) + pages

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from drakit.drivers.cpumem.kinds import DRIVER
 from drakit.drivers.cpumem.qos.ownership import Ownership
-from drakit.kit.driver import Driver, PreparedClaim, PreparedClaims
-from drakit.kit.reconciler import PodView
-from drakit.kit.telemetry.metrics import Gauge
+from drakit.kit.driver import Driver, PreparedClaims
+from drakit.kit.reconciler import PodView, Reconciler
 
 if TYPE_CHECKING:
     from drakit.wire.kube import Client
@@ -33,7 +32,7 @@ _RETRY_SECONDS: Final = 60.0
 _PATIENCE_SECONDS: Final = 2.0
 
 
-class OwnershipEvents:
+class OwnershipEvents(Reconciler):
     """A reconciler that tells each sentence of *ownership* once, and again later if nobody listened."""
 
     def __init__(
@@ -51,17 +50,7 @@ class OwnershipEvents:
         self._due = -math.inf
         self._telling: asyncio.Task[None] | None = None
 
-    async def provide(
-        self, driver: Driver, entry: PreparedClaim, prepared_claims: PreparedClaims
-    ) -> None:
-        """Nothing: a claim changes nobody's ownership."""
-
-    async def promise(
-        self, driver: Driver, entry: PreparedClaim, prepared_claims: PreparedClaims
-    ) -> None:
-        """Nothing: no pod is there yet."""
-
-    async def settle(
+    async def reconcile(
         self, driver: Driver, pods: Sequence[PodView], prepared_claims: PreparedClaims
     ) -> None:
         """Tell what is new, in the background: a container that is created waits for this call."""
@@ -75,13 +64,6 @@ class OwnershipEvents:
         new = [event for event in events if event["metadata"]["name"] not in self._told]
         if new and self._clock() >= self._due:
             self._telling = asyncio.create_task(self._tell(new))
-
-    async def restore(self) -> None:
-        """Nothing: the server forgets events by itself."""
-
-    def gauges(self) -> Iterable[Gauge]:
-        """None: ownership has a metric already."""
-        return ()
 
     async def _tell(self, events: Iterable[Mapping[str, Any]]) -> None:
         from drakit.wire.kube import EVENTS, AlreadyExistsError, KubeError

@@ -22,8 +22,8 @@ from drakit.drivers.cpumem.qos.shares import Share, distinct, pages_of, shares_o
 from drakit.drivers.cpumem.qos.usage import read_usage
 from drakit.drivers.models.memory_policy import Knob, MemoryQosPolicy
 from drakit.kit.claims.checkpoint import boot_id
-from drakit.kit.driver import Container, Driver, PreparedClaim, PreparedClaims
-from drakit.kit.reconciler import PodView
+from drakit.kit.driver import ContainerView, Driver, PreparedClaims
+from drakit.kit.reconciler import PodView, Reconciler
 from drakit.kit.telemetry.metrics import Gauge
 
 _LOG = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ _CHURN_SECONDS: Final = 120.0
 a pod's cgroup and updates the QoS classes on its own time, at the latest in its loop of a minute."""
 
 
-class QosReconciler:
+class QosReconciler(Reconciler):
     """Keeps the memory and hugetlb files of pods and above.
 
     *root* is where cgroup v2 is mounted (empty: do nothing); *policy_of* says what a driver wants, or
@@ -60,17 +60,7 @@ class QosReconciler:
         self._plan = Plan()
         self._lost: frozenset[str] = frozenset()
 
-    async def provide(
-        self, driver: Driver, entry: PreparedClaim, prepared_claims: PreparedClaims
-    ) -> None:
-        """Nothing: what a claim protects is there when its pod is."""
-
-    async def promise(
-        self, driver: Driver, entry: PreparedClaim, prepared_claims: PreparedClaims
-    ) -> None:
-        """Nothing: no pod is there yet."""
-
-    async def settle(
+    async def reconcile(
         self, driver: Driver, pods: Sequence[PodView], prepared_claims: PreparedClaims
     ) -> None:
         """Bring the files in line. Raises ``OSError`` when what is set could not be remembered."""
@@ -260,13 +250,13 @@ def _claims_by_pod(
     return {uid: distinct(shares) for uid, shares in found.items()}
 
 
-def _used(container: Container) -> tuple[Share, ...]:
+def _used(container: ContainerView) -> tuple[Share, ...]:
     """What a container may use of claims that are its pod's."""
     own = (use for use in container.uses if use.owner_uid in ("", container.pod_uid))
-    return distinct(share for use in own for share in shares_of(use.entry, use.prepared_devices))
+    return distinct(share for use in own for share in shares_of(use.claim, use.devices))
 
 
-def _container_facts(container: Container, spec: PodRequests | None) -> ContainerFacts:
+def _container_facts(container: ContainerView, spec: PodRequests | None) -> ContainerFacts:
     return ContainerFacts(
         shares=_used(container),
         request=None if spec is None else spec.containers.get(container.name),
