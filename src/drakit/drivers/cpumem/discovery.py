@@ -105,7 +105,9 @@ def ownership_reader(config: CpuMemConfig, kubelet_config: str | None = None) ->
     )
 
 
-def policy_here(config: CpuMemConfig, machine: Machine, kubelet: OwnershipReader) -> MemoryQosPolicy:
+def policy_here(
+    config: CpuMemConfig, machine: Machine, kubelet: OwnershipReader
+) -> MemoryQosPolicy:
     """The configured policy without what this node's kubelet manages itself."""
     total = sum(node.memory_bytes for node in machine.numa_nodes)
     hugetlb = sum(node.hugetlb_bytes for node in machine.numa_nodes)
@@ -117,8 +119,8 @@ def policy_here(config: CpuMemConfig, machine: Machine, kubelet: OwnershipReader
 
 
 def _policy_of(driver: Driver) -> MemoryQosPolicy:
-    return cast(NodeDriver, driver).memory_policy
+    return cast("NodeDriver", driver).memory_policy
 
 
 def _withheld_pages(driver: Driver) -> dict[PoolKey, int]:
-    return cast(CpuMemDriver, driver).memory.withheld_pages
+    return cast("CpuMemDriver", driver).memory.withheld_pages

@@ -168,9 +168,10 @@ class MemoryResource(AmountResource):
     ) -> Sequence[ResourceShare]:
         """NUMA nodes for each request, and the nodes whose unclaimed memory it may use."""
         chosen = super().assign(requests, shares, prepared_claims)
+        near = map(self._near, requests, shares)
         return [
-            share | ResourceShare(attributes=_nodes_of(share), data=near_data(self._near(*pair)))
-            for share, *pair in zip(chosen, requests, shares, strict=True)
+            share | ResourceShare(attributes=_nodes_of(share), data=near_data(nodes))
+            for share, nodes in zip(chosen, near, strict=True)
         ]
 
     def _near(self, request: DeviceRequest, share: ResourceShare) -> CpuSet:

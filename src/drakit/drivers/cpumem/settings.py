@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from drakit.drivers.models.cpu_settings import CpuSettings, GroupBy
 from drakit.drivers.cpumem.hugepages.settings import HugepageSettings, PageCounts
 from drakit.drivers.cpumem.reservation import Reservation
+from drakit.drivers.models.cpu_settings import CpuSettings, GroupBy
 from drakit.kit.config.settings import setting
 
 LayoutName = Literal["combined", "split"]

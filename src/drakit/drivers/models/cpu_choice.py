@@ -32,13 +32,13 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 
 from drakit.core.cpuset import CpuSet
-from drakit.drivers.models.cpu_policy import DEFAULT, Distribute, CorePlacement, CpuPolicy, SameL3
+from drakit.drivers.models.cpu_policy import DEFAULT, CorePlacement, CpuPolicy, Distribute, SameL3
 from drakit.drivers.models.cpu_topology import (
     CODE_BITS,
+    CpuTopology,
     TopologyLeaf,
     TopologyLevel,
     TopologyPart,
-    CpuTopology,
     codes_of,
     lowest,
 )
@@ -157,7 +157,12 @@ class _Walk:
     """Search for *count* of the *free* CPUs."""
 
     def __init__(
-        self, topology: CpuTopology, free: int, count: int, order: Sequence[TopologyLevel], rule: CoreRule
+        self,
+        topology: CpuTopology,
+        free: int,
+        count: int,
+        order: Sequence[TopologyLevel],
+        rule: CoreRule,
     ) -> None:
         self.tree, self.free, self.count, self.rule = topology.tree, free, count, rule
         self.first = order[0]

@@ -8,12 +8,12 @@ from typing import Final
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.models.cpus import CPU_NUMBERS, NodeCpus
 from drakit.kit.driver import (
+    ClaimUse,
     ContainerView,
     DesiredResources,
     PreparedClaims,
     PreparedDevice,
     RejectedError,
-    ClaimUse,
 )
 
 VARIABLE: Final = "DRA_CPUSET"
@@ -26,7 +26,10 @@ def environment(uid: str, cpus: CpuSet) -> dict[str, str]:
 
 
 def container_cpus(
-    node: NodeCpus, container: ContainerView, prepared_claims: PreparedClaims, bind_memory: bool = True
+    node: NodeCpus,
+    container: ContainerView,
+    prepared_claims: PreparedClaims,
+    bind_memory: bool = True,
 ) -> DesiredResources:
     """CPUs, memory nodes and quota of a container. Raises :class:`RejectedError` if no CPU is left.
 
@@ -45,9 +48,7 @@ def container_cpus(
             reason="offline",
         )
     mems = node.memory_nodes(cpus) if bind_memory and node.config.bind_memory else None
-    exclusive = any(
-        not prepared.admin_access for use in container.uses for prepared in use.devices
-    )
+    exclusive = any(not prepared.admin_access for use in container.uses for prepared in use.devices)
     variables = {f"{VARIABLE}_{uid}": str(cpus) for uid, cpus in by_claim.items() if cpus}
     return DesiredResources(
         cpus=cpus,
@@ -77,7 +78,9 @@ def _claimed(prepared_devices: Iterable[PreparedDevice]) -> CpuSet:
     )
 
 
-def _shared_pool(node: NodeCpus, container: ContainerView, prepared_claims: PreparedClaims) -> CpuSet:
+def _shared_pool(
+    node: NodeCpus, container: ContainerView, prepared_claims: PreparedClaims
+) -> CpuSet:
     pool = node.shared(prepared_claims)
     if not pool:
         # An empty list means no restriction: the container could run on exclusive CPUs.

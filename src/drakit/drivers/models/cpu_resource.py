@@ -30,7 +30,7 @@ from drakit.kit.telemetry.metrics import Gauge
 class _CpuRequest(NamedTuple):
     request: DeviceRequest
     offered: CpuSet
-    count: int
+    number: int
     policy: CpuPolicy
 
     @property
@@ -86,7 +86,9 @@ class CpuResource(GroupedResource):
         """CPUs by state."""
         return cpu_gauges(self.cpus, prepared_claims) if self.managed else ()
 
-    def enforce(self, container: ContainerView, prepared_claims: PreparedClaims) -> DesiredResources:
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
         """Claimed CPUs for containers with claims, the shared pool for all others."""
         if not self.managed:
             return DesiredResources()
@@ -129,10 +131,10 @@ class CpuResource(GroupedResource):
             return wanted.offered  # adminAccess: all CPUs are visible, none is exclusive
         if wanted.policy.cpuset is not None:
             return self._named(wanted, wanted.policy.cpuset, free, claims)
-        if not wanted.count:
+        if not wanted.number:
             return EMPTY
         try:
-            return choose(self.cpus.topology, wanted.offered, free, wanted.count, wanted.policy)
+            return choose(self.cpus.topology, wanted.offered, free, wanted.number, wanted.policy)
         except RejectedError as error:
             raise RejectedError(f"{wanted.request}: {error}", reason=error.reason) from error
 
@@ -141,8 +143,8 @@ class CpuResource(GroupedResource):
     ) -> CpuSet:
         """The named CPUs, if the device has them, they are free, and as many as allocated."""
         online, reserved = self.cpus.machine.online, self.cpus.reserved
-        if len(cpus) != wanted.count:
-            reason = f"has {len(cpus)} CPUs, but {wanted.count} were allocated ({self.kind.key})"
+        if len(cpus) != wanted.number:
+            reason = f"has {len(cpus)} CPUs, but {wanted.number} were allocated ({self.kind.key})"
         elif not cpus <= online:
             reason = f"names CPUs that are offline or do not exist: {cpus - online}"
         elif not cpus.isdisjoint(reserved):

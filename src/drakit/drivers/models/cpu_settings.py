@@ -36,7 +36,8 @@ class CpuSettings(HostOptions, frozen=True):
         bool, setting("restrict claimed containers to memory of their CPUs' NUMA nodes")
     ] = True
     lift_quota: Annotated[
-        bool, setting("remove the CPU quota of claimed containers: exclusive CPUs are not throttled")
+        bool,
+        setting("remove the CPU quota of claimed containers: exclusive CPUs are not throttled"),
     ] = True
     expose_pcie_roots: Annotated[
         bool,

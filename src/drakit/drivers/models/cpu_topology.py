@@ -55,7 +55,9 @@ class CpuTopology:
         self.leaves: list[TopologyLeaf] = []
         self._index(self.tree)
 
-    def _nest(self, region: int, parts: Iterable[tuple[TopologyLevel, int]]) -> tuple[TopologyPart | TopologyLeaf, ...]:
+    def _nest(
+        self, region: int, parts: Iterable[tuple[TopologyLevel, int]]
+    ) -> tuple[TopologyPart | TopologyLeaf, ...]:
         """The parts within *region* by inclusion, largest outside.
 
         Either kind can include the other (sub-NUMA clustering puts nodes into a cache, chiplets
@@ -77,7 +79,9 @@ class CpuTopology:
 
     def _leaf(self, region: int) -> TopologyLeaf:
         cores = [core for core in self.cores if core & region]
-        return TopologyLeaf(region, tuple((core & region, codes_of(core.bit_count())) for core in cores))
+        return TopologyLeaf(
+            region, tuple((core & region, codes_of(core.bit_count())) for core in cores)
+        )
 
     def _index(self, inner: tuple[TopologyPart | TopologyLeaf, ...]) -> None:
         for part in inner:

@@ -99,7 +99,9 @@ class GroupedDriver:
             binding_conditions=tuple(ready for ready, _ in binding),
             binding_failure_conditions=tuple(failed for _, failed in binding),
             node_allocatable_resources={
-                kind.resource_name: {"mapping": {"capacityKey": kind.key, "capacityMultiplier": "1"}}
+                kind.resource_name: {
+                    "mapping": {"capacityKey": kind.key, "capacityMultiplier": "1"}
+                }
                 for kind in (device.amounts if mapped else ())
             },
         )
@@ -176,7 +178,9 @@ class GroupedDriver:
 
     # -- enforce ---------------------------------------------------------------------------------
 
-    def enforce(self, container: ContainerView, prepared_claims: PreparedClaims) -> DesiredResources:
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
         """What each resource demands of the container; a later resource overrides an earlier one."""
         for use in container.uses:
             check_owner(container, use)
@@ -204,7 +208,9 @@ class GroupedDriver:
         """How much of each device's capacities *claim* holds."""
         held = PreparedClaims([claim])
         return {
-            device.name: {k: n for each in self.resources for k, n in each.held(device, held).items()}
+            device.name: {
+                k: n for each in self.resources for k, n in each.held(device, held).items()
+            }
             for device in self.devices
         }
 

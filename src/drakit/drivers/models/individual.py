@@ -22,9 +22,15 @@ from drakit.core.objects import (
     string_attribute,
 )
 from drakit.core.quantity import Quantity
+from drakit.drivers.models.amounts import cpus_by_request
 from drakit.drivers.models.cpu_enforcement import check_owner, container_cpus, environment
-from drakit.drivers.models.cpu_policy import CorePlacement, CpuPolicy, Distribute, SameL3, cpu_policy
-from drakit.drivers.models.gauges import cpu_gauges
+from drakit.drivers.models.cpu_policy import (
+    CorePlacement,
+    CpuPolicy,
+    Distribute,
+    SameL3,
+    cpu_policy,
+)
 from drakit.drivers.models.cpus import (
     CDI_KIND,
     CPU_NUMBERS,
@@ -35,7 +41,7 @@ from drakit.drivers.models.cpus import (
     numa_attributes,
     pcie_roots,
 )
-from drakit.drivers.models.amounts import cpus_by_request
+from drakit.drivers.models.gauges import cpu_gauges
 from drakit.drivers.models.memory_policy import NO_MEMORY_QOS, MemoryQosPolicy
 from drakit.drivers.models.node_driver import NodeAmount
 from drakit.kit.driver import (
@@ -161,9 +167,7 @@ class IndividualCpus:
         """Exactly the CPUs that the scheduler chose."""
         cpus = [self._cpu(claim, allocated) for allocated in claim.devices]
         own = CpuSet(
-            cpu.id
-            for cpu, a in zip(cpus, claim.devices, strict=True)
-            if not a.admin_access
+            cpu.id for cpu, a in zip(cpus, claim.devices, strict=True) if not a.admin_access
         )
         self.cpus.check_free(claim, own, prepared_claims)
         self.cpus.check_pool(claim, own, prepared_claims)
@@ -233,7 +237,9 @@ class IndividualCpus:
 
     # -- enforce ---------------------------------------------------------------------------------
 
-    def enforce(self, container: ContainerView, prepared_claims: PreparedClaims) -> DesiredResources:
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
         """Claimed CPUs for containers with claims, the shared pool for all others."""
         for use in container.uses:
             check_owner(container, use)

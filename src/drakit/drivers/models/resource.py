@@ -170,7 +170,9 @@ class GroupedResource(ABC):
         :class:`~drakit.kit.driver.RejectedError` where a request cannot be satisfied.
         """
 
-    def enforce(self, container: ContainerView, prepared_claims: PreparedClaims) -> DesiredResources:
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
         """What a container must have of this resource. Nothing, by default.
 
         Raises :class:`~drakit.kit.driver.RejectedError` if the container must not run.
