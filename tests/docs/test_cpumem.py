@@ -39,13 +39,13 @@ from drakit.kit.config.settings import load, settings_of
 from drakit.kit.driver import PreparedClaims
 from drakit.kit.program import _parser
 from drakit.kit.slices.preview import preview_slices
-from drakit.kit.telemetry.metrics import Metrics
+from drakit.kit.telemetry.metrics import HostMetrics
 from drakit.kit.telemetry.prometheus import Counter, Histogram
 from drakit.local.node import LocalNode, fresh_claim
 from drakit.testing.sysfs_writer import write_tree
 from tests.deploy.simulated import MACHINE, running
 from tests.docs.pages import DOCS, REPOSITORY, blocks, codes, rows, text_of
-from tests.docs.test_configuration import spelt
+from tests.docs.test_configuration import formatted
 
 CONFIGURATION = text_of("docs/configuration-cpumem.md")
 SETTINGS = settings_of(CpuMemConfig, PROGRAM.prefix)
@@ -58,7 +58,7 @@ SOURCES = REPOSITORY / "src/drakit"
 def test_every_setting_is_listed_with_its_flags_default_and_meaning() -> None:
     listed = {row[0]: row[1:] for row in rows(CONFIGURATION, "key", "flag", "default", "meaning")}
     expected = {
-        f"`{one.key}`": [" ".join(f"`{flag}`" for flag in one.flags), spelt(one), one.help]
+        f"`{one.key}`": [" ".join(f"`{flag}`" for flag in one.flags), formatted(one), one.help]
         for one in SETTINGS
     }
     assert listed == expected
@@ -117,7 +117,7 @@ def metrics() -> dict[str, list[str]]:
     """Counters and histograms with their labels."""
     return {
         instrument.name: list(instrument.label_names)
-        for instrument in vars(Metrics("dra.cpumem")).values()
+        for instrument in vars(HostMetrics("dra.cpumem")).values()
         if isinstance(instrument, Counter | Histogram)
     }
 

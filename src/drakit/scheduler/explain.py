@@ -28,6 +28,16 @@ from drakit.core.pods import Node
 from drakit.core.quantity import Quantity
 from drakit.scheduler.allocator.capacity import CapacityShortage, remaining_shortage
 from drakit.scheduler.allocator.constraints import lookup_attribute, shown_values, values_of
+from drakit.scheduler.allocator.node_devices import (
+    Candidate,
+    EvaluationFailure,
+    InUse,
+    NodeDevices,
+    NotSelected,
+    Suitable,
+    Tainted,
+    Unusable,
+)
 from drakit.scheduler.allocator.search import AllocationFound, AllocationImpossible, allocate
 from drakit.scheduler.cel.checker.fields import Field, fields_named
 from drakit.scheduler.cel.errors import CelCompileError
@@ -40,19 +50,7 @@ from drakit.scheduler.placement import (
     claims_allocated_elsewhere,
     examine,
 )
-from drakit.scheduler.requests import (
-    Candidate,
-    EvaluationFailure,
-    InUse,
-    NodeDevices,
-    NotSelected,
-    Suitable,
-    Tainted,
-    Unusable,
-    Variant,
-    claim_name,
-    plan_claims,
-)
+from drakit.scheduler.requests import Variant, claim_name, plan_claims
 
 _MAX_REMEDIES: Final = 3
 _MAX_HOLDERS: Final = 8
@@ -567,7 +565,7 @@ def _free(scheduling: SchedulingCycle, node: Node, _: NodeReport) -> Iterator[Ch
                 holders[claim_name(holder)] = holder
     everyone = [c for c in scheduling.cluster.claims if c.status.allocation is not None]
     for name, holder in list(holders.items())[:_MAX_HOLDERS]:
-        rest = InUse.of((c for c in everyone if claim_name(c) != name), scheduling.index.version)
+        rest = InUse.of((c for c in everyone if claim_name(c) != name), scheduling.index.release)
         yield f"free the devices of {holder_name(holder)}", None, rest
 
 

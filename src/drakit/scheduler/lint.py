@@ -23,7 +23,6 @@ from drakit.core.objects import (
 from drakit.core.pods import Pod
 from drakit.scheduler.allocator.constraints import lookup_attribute
 from drakit.scheduler.cel.checker.fields import fields_named, is_driver
-from drakit.scheduler.cel.checker.validators import children
 from drakit.scheduler.cel.errors import CelCompileError, CelError, CelRuntimeError
 from drakit.scheduler.cel.selector import (
     CompiledSelector,
@@ -31,7 +30,7 @@ from drakit.scheduler.cel.selector import (
     device_value,
     rejection,
 )
-from drakit.scheduler.cel.syntax.tree import CallExpr, Expr, LiteralExpr, SelectExpr
+from drakit.scheduler.cel.syntax.tree import CallExpr, Expr, LiteralExpr, SelectExpr, children
 from drakit.scheduler.cel.values import DeviceValue
 from drakit.scheduler.requests import MAX_ALLOCATION_RESULTS
 

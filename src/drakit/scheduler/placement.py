@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from drakit.core.kubernetes_releases import LATEST, CelEnvironment, KubernetesRelease
 from drakit.core.objects import (
     DeviceClass,
     DeviceTaintRule,
@@ -14,11 +15,13 @@ from drakit.core.objects import (
     ObjectMeta,
     ResourceClaim,
     ResourceClaimTemplate,
+    ResourceClaimTemplateSpec,
     ResourceSlice,
     SubRequest,
 )
 from drakit.core.pods import Node, Pod
 from drakit.core.quantity import Quantity
+from drakit.scheduler.allocator.node_devices import InUse, NodeDevices
 from drakit.scheduler.allocator.search import (
     AllocationFound,
     AllocationImpossible,
@@ -30,8 +33,7 @@ from drakit.scheduler.cel.selector import rejection
 from drakit.scheduler.errors import FatalError, SearchLimitError
 from drakit.scheduler.nodes import node_rejection, pod_requests, selector_matches
 from drakit.scheduler.pools import SliceIndex
-from drakit.scheduler.requests import ClaimPlan, InUse, NodeDevices, claim_name, plan_claims
-from drakit.scheduler.versions import V1_37, KubernetesVersion
+from drakit.scheduler.requests import ClaimPlan, claim_name, plan_claims
 
 FILTER_TIMEOUT_SECONDS: Final = 10
 """DynamicResourcesArgs.filterTimeout: how long kube-scheduler searches on one node."""
@@ -54,7 +56,7 @@ class ClusterSnapshot:
     claims: tuple[ResourceClaim, ...] = ()
     templates: tuple[ResourceClaimTemplate, ...] = ()
     pods: tuple[Pod, ...] = ()
-    version: KubernetesVersion = V1_37
+    release: KubernetesRelease = LATEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +131,15 @@ class SchedulingCycle:
 
 def prepare(cluster: ClusterSnapshot, pod: Pod) -> SchedulingCycle:
     """Collect what is common to all nodes. Raises :class:`ClaimNotFoundError`."""
-    version = cluster.version
+    release = cluster.release
     claims = tuple(pod_claims(cluster, pod))
-    slices = with_taint_rules(cluster.slices, cluster.taint_rules if version.taint_rules else ())
+    slices = with_taint_rules(
+        cluster.slices, cluster.taint_rules if release.enables("DRADeviceTaintRules") else ()
+    )
     known = {claim_name(c): c for c in cluster.claims}
     known.update({claim_name(c): c for c in claims if c.status.allocation is not None})
     scheduling = SchedulingCycle(
-        cluster, pod, claims, SliceIndex(slices, version), InUse.of(known.values(), version)
+        cluster, pod, claims, SliceIndex(slices, release), InUse.of(known.values(), release)
     )
     scheduling.requested = _requested_by_node(cluster.pods, pod)
     classes = {c.metadata.name: c for c in cluster.classes}
@@ -291,7 +295,9 @@ def pod_claims(cluster: ClusterSnapshot, pod: Pod) -> Iterable[ResourceClaim]:
         yield ResourceClaim(metadata=meta, spec=template.spec.spec)
 
 
-def rejected_selectors(claim: ResourceClaim) -> list[tuple[str, CelCompileError]]:
+def rejected_selectors(
+    claim: ResourceClaim | ResourceClaimTemplateSpec, cel: CelEnvironment = LATEST.cel
+) -> list[tuple[str, CelCompileError]]:
     """Selectors for which the API server would reject the claim, each with its path."""
     found: list[tuple[str, CelCompileError]] = []
     for at, request in enumerate(claim.spec.devices.requests):
@@ -303,7 +309,7 @@ def rejected_selectors(claim: ResourceClaim) -> list[tuple[str, CelCompileError]
             for index, selector in enumerate(spec.selectors):
                 if selector.cel is None:
                     continue
-                error = rejection(selector.cel.expression)
+                error = rejection(selector.cel.expression, cel)
                 if error is not None:
                     found.append((f"{path}.selectors[{index}].cel.expression", error))
     return found

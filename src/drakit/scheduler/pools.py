@@ -6,11 +6,11 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from drakit.core.kubernetes_releases import KubernetesRelease
 from drakit.core.objects import CounterSet, Device, ResourceSlice
 from drakit.core.pods import Node
 from drakit.scheduler.allocator.matching import Matcher
 from drakit.scheduler.nodes import node_matches
-from drakit.scheduler.versions import KubernetesVersion
 
 
 class PoolId(NamedTuple):
@@ -57,8 +57,8 @@ class PoolView:
 class SliceIndex:
     """All slices of a cluster, found by node and by pool."""
 
-    def __init__(self, slices: Iterable[ResourceSlice], version: KubernetesVersion) -> None:
-        self.version = version
+    def __init__(self, slices: Iterable[ResourceSlice], release: KubernetesRelease) -> None:
+        self.release = release
         self.by_pool: dict[PoolId, list[ResourceSlice]] = {}
         self._by_node: dict[str, list[ResourceSlice]] = {}
         self._shared: list[ResourceSlice] = []
@@ -67,7 +67,9 @@ class SliceIndex:
         """Words for what a selector saw, by its values: thousands of devices have the same."""
         for entry in slices:
             self.by_pool.setdefault(_pool_id(entry), []).append(entry)
-            everywhere = version.counter_slices_on_every_node and entry.spec.shared_counters
+            everywhere = (
+                release.scheduler.counter_slices_on_every_node and entry.spec.shared_counters
+            )
             if entry.spec.node_name and not everywhere:
                 self._by_node.setdefault(entry.spec.node_name, []).append(entry)
             else:
@@ -77,7 +79,7 @@ class SliceIndex:
         """A selector and its results so far. Raises ``CelCompileError``."""
         found = self._matchers.get(expression)
         if found is None:
-            found = self._matchers[expression] = Matcher(expression)
+            found = self._matchers[expression] = Matcher(expression, self.release.cel)
         return found
 
     def pools(self, node: Node) -> tuple[PoolView, ...]:
@@ -93,7 +95,7 @@ class SliceIndex:
 
     def _supported(self, entry: ResourceSlice) -> bool:
         spec = entry.spec
-        if not self.version.partitionable and (
+        if not self.release.enables("DRAPartitionableDevices") and (
             spec.per_device_node_selection is not None or spec.shared_counters
         ):
             return False
@@ -101,7 +103,7 @@ class SliceIndex:
 
     def _is_relevant(self, entry: ResourceSlice, node: Node) -> bool:
         spec = entry.spec
-        if spec.shared_counters and self.version.counter_slices_on_every_node:
+        if spec.shared_counters and self.release.scheduler.counter_slices_on_every_node:
             return True
         if spec.node_name or spec.all_nodes or spec.node_selector is not None:
             return node_matches(
@@ -127,7 +129,7 @@ class SliceIndex:
                     incomplete=f"{len(everything)} of {first.resource_slice_count} slices of "
                     f"generation {first.generation} are there",
                 )
-        return _assemble(pool, slices, everything, self.version)
+        return _assemble(pool, slices, everything, self.release)
 
 
 def device_matches(device: Device, node: Node) -> bool:
@@ -162,15 +164,15 @@ def _assemble(
     pool: PoolId,
     slices: list[ResourceSlice],
     everything: list[ResourceSlice],
-    version: KubernetesVersion,
+    release: KubernetesRelease,
 ) -> PoolView:
     here = sorted(slices, key=lambda entry: entry.metadata.name)
     names = {entry.metadata.name for entry in here}
     elsewhere = [entry for entry in everything if entry.metadata.name not in names]
-    if not version.partitionable:
+    if not release.enables("DRAPartitionableDevices"):
         return PoolView(pool, tuple(here), invalid=_repeated_device(here))
     counters = [entry for entry in here if entry.spec.shared_counters]
-    if not version.counter_slices_on_every_node:
+    if not release.scheduler.counter_slices_on_every_node:
         counters += [entry for entry in elsewhere if entry.spec.shared_counters]
     devices = [entry for entry in here if not entry.spec.shared_counters]
     others = [entry for entry in elsewhere if not entry.spec.shared_counters]

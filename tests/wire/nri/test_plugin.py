@@ -13,26 +13,26 @@ from pathlib import Path
 
 import pytest
 
-from drakit.testing.releases import (
+from drakit.testing.runtime import FakeRuntime, RuntimeFailure
+from drakit.testing.runtime_releases import (
     CONTAINERD_1_7,
     CONTAINERD_2_3,
     CONTAINERD_2_4,
     EVERY_RELEASE,
-    Release,
+    RuntimeRelease,
 )
-from drakit.testing.runtime import FakeRuntime, RuntimeFailure
-from drakit.testing.streams import serving_unix
+from drakit.testing.stream_server import serving_unix
 from drakit.wire.nri import nri_pb2
 from drakit.wire.nri.connection import RuntimeConnection
+from drakit.wire.nri.event_table import Event
 from drakit.wire.nri.events import PLUGIN_SERVICE_NAME, Configure, Synchronize, encode_call
 from drakit.wire.nri.handler import Cause, ContainerRejectedError, Disconnect, Handler, RuntimeInfo
 from drakit.wire.nri.mux import PLUGIN_SERVICE, RUNTIME_SERVICE
 from drakit.wire.nri.options import PluginOptions
-from drakit.wire.nri.plugin import NriPlugin, PushFailedError, UpdateRejectedError, _on_line
+from drakit.wire.nri.plugin import NriPlugin, PushFailedError, UpdateRejectedError, _in_io_loop
 from drakit.wire.nri.session import RpcRequest, RpcResponse, Session
 from drakit.wire.nri.transport import Transport
 from drakit.wire.nri.values import Adjustment, ContainerUpdate, NriContainer, PodSandbox, Resources
-from drakit.wire.nri.versions import Event
 
 LATE = 4.0
 """How long the runtime waits in tests of lateness; a quarter of it is for a slow machine."""
@@ -136,7 +136,7 @@ async def running(
 
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
-async def test_every_release_tells_the_same_story(path: str, release: Release) -> None:
+async def test_every_release_tells_the_same_story(path: str, release: RuntimeRelease) -> None:
     handler = Recorder()
     async with FakeRuntime(path, release=release) as runtime, running(path, handler):
         assert await runtime.plugin_ready() == "10-demo"
@@ -195,15 +195,16 @@ async def test_an_update_for_the_same_container_overrides_the_request(path: str)
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
 async def test_synchronize_comes_in_parts_or_whole_and_means_the_same(
-    path: str, release: Release
+    path: str, release: RuntimeRelease
 ) -> None:
     handler = Recorder()
     async with FakeRuntime(path, release=release, message_limit=4000) as runtime:
         pods = [await runtime.run_pod(f"pod{n}") for n in range(30)]
         made = [await runtime.run(pod.id, "app", env=["X=" + "y" * 100]) for pod in pods]
         handler.to_synchronize = [
-            ContainerUpdate(container_id=each.id, resources=Resources(cpus=str(n))) for n, each in enumerate(made)
-        ]  # fmt: skip
+            ContainerUpdate(container_id=each.id, resources=Resources(cpus=str(n)))
+            for n, each in enumerate(made)
+        ]
         async with running(path, handler):
             await runtime.plugin_ready()
             assert [pod.name for pod in handler.pods] == [pod.name for pod in pods]
@@ -315,18 +316,18 @@ class Blocked(Recorder):
         return await super().create(pod, container)
 
 
-async def test_a_handler_hears_that_its_answer_came_too_late(
+async def test_a_handler_is_called_when_its_answer_is_too_late(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The runtime applied none of its updates, so they must not count as sent."""
     handler = Blocked()
-    late = RuntimeConnection._late
+    late = RuntimeConnection._on_late
 
     def noticed(self: RuntimeConnection, request: RpcRequest) -> None:  # in the socket's thread
         late(self, request)
         handler.blocks.set()
 
-    monkeypatch.setattr(RuntimeConnection, "_late", noticed)
+    monkeypatch.setattr(RuntimeConnection, "_on_late", noticed)
     async with FakeRuntime(path, request_timeout=LATE) as runtime, running(path, handler):
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
@@ -492,7 +493,7 @@ async def test_an_oversize_answer_rejects_the_container_and_keeps_the_connection
 
 
 @pytest.mark.parametrize("release", [CONTAINERD_1_7, CONTAINERD_2_4], ids=str)
-async def test_a_failed_synchronization_is_tried_again(path: str, release: Release) -> None:
+async def test_a_failed_synchronization_is_tried_again(path: str, release: RuntimeRelease) -> None:
     class Once(Recorder):
         async def synchronize(
             self, pods: Sequence[PodSandbox], containers: Sequence[NriContainer]
@@ -528,7 +529,7 @@ async def test_a_hanging_synchronization_is_tried_again(path: str) -> None:
 async def test_the_end_waits_for_an_answer_in_progress(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("drakit.wire.nri.plugin._GRACE_AT_THE_END", 60.0)
+    monkeypatch.setattr("drakit.wire.nri.plugin._DRAIN_SECONDS", 60.0)
 
     class Slow(Recorder):
         def __init__(self) -> None:
@@ -570,7 +571,9 @@ async def test_updates_are_pushed_one_container_a_call(path: str) -> None:
 
 
 @pytest.mark.parametrize("release", [r for r in EVERY_RELEASE if r is not CONTAINERD_2_4], ids=str)
-async def test_nothing_is_pushed_to_a_runtime_that_could_wedge(path: str, release: Release) -> None:
+async def test_nothing_is_pushed_to_a_runtime_that_could_wedge(
+    path: str, release: RuntimeRelease
+) -> None:
     async with FakeRuntime(path, release=release) as runtime, running(path, Recorder()) as plugin:
         await runtime.plugin_ready()
         with pytest.raises(UpdateRejectedError, match=r"before 0\.12\.1"):
@@ -974,7 +977,7 @@ async def test_who_pushes_while_the_plugin_ends_is_told(path: str) -> None:
         plugin = NriPlugin(PluginOptions(name="a", socket_path=path))
         task = asyncio.create_task(plugin.run(Handler()))
         await runtime.plugin_ready()
-        async with runtime._roster.lock:  # so the runtime does not answer
+        async with runtime._plugins.lock:  # so the runtime does not answer
             updates = [
                 ContainerUpdate(container_id=n, resources=Resources(cpus="1")) for n in "abc"
             ]
@@ -998,7 +1001,7 @@ async def test_a_push_that_meets_the_end_of_the_line_is_rejected() -> None:
     line = asyncio.new_event_loop()
     line.close()
     with pytest.raises(UpdateRejectedError, match="has ended"):
-        await _on_line(line, push())
+        await _in_io_loop(line, push())
 
 
 async def test_a_full_backlog_or_odd_socket_does_not_end_the_plugin(path: str) -> None:
@@ -1015,7 +1018,7 @@ async def test_a_release_without_news_is_served_by_fallback(path: str) -> None:
     handler = Recorder()
     async with FakeRuntime(path, release=CONTAINERD_2_3) as runtime, running(path, handler):
         await runtime.plugin_ready()
-        for peer in runtime._roster.peers:
+        for peer in runtime._plugins.peers:
             peer.old_style = True
         pod = await runtime.run_pod("web")
         await runtime.run(pod.id, "app")

@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 from drakit.wire.nri.values import (
     Adjustment,
     ContainerUpdate,
-    MemoryPolicy,
-    MemoryPolicyMode,
     NriContainer,
     PodSandbox,
     Resources,
@@ -71,13 +69,11 @@ containers = st.builds(
 updates = st.builds(
     ContainerUpdate, container_id=text, resources=resources, ignore_failure=st.booleans()
 )
-policies = st.builds(MemoryPolicy, mode=st.sampled_from(MemoryPolicyMode), nodes=text)
 adjustments = st.builds(
     Adjustment,
     resources=resources,
     env=texts,
     annotations=texts,
     cdi_devices=st.lists(text, max_size=2).map(tuple),
-    memory_policy=st.none() | policies,
     updates=st.lists(updates, max_size=3).map(tuple),
 )

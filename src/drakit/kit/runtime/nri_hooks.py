@@ -32,12 +32,11 @@ from drakit.kit.runtime.drift import count_found, find_drift, find_intruders, wr
 from drakit.kit.runtime.enforcer import Enforcer, ForeignClaimError, TrackedContainer
 from drakit.kit.runtime.updates import Pusher
 from drakit.kit.telemetry.logs import about
-from drakit.kit.telemetry.metrics import Gauge, Metrics
+from drakit.kit.telemetry.metrics import Gauge, HostMetrics
 from drakit.wire.nri.handler import Cause, ContainerRejectedError, Disconnect, Handler, RuntimeInfo
 from drakit.wire.nri.options import PluginOptions
 from drakit.wire.nri.plugin import NriPlugin
 from drakit.wire.nri.values import Adjustment, ContainerUpdate, NriContainer, PodSandbox, Resources
-from drakit.wire.nri.versions import PINNING_EVENTS, Event
 
 _LOG = logging.getLogger(__name__)
 _STANDBY_POLL = 0.1
@@ -49,8 +48,6 @@ _MOST_DENIALS = 1000
 _VACATE_SECONDS = 3.0
 """How long a prepare waits for containers to leave the claim's CPUs; after that the kubelet retries."""
 T = TypeVar("T")
-
-EVENTS = PINNING_EVENTS | {Event.RUN_POD_SANDBOX, Event.STOP_POD_SANDBOX}
 
 
 class RuntimeHost(Handler):
@@ -67,7 +64,7 @@ class RuntimeHost(Handler):
         driver: Callable[[], Driver],
         checkpoint: Checkpoint,
         options: HostOptions,
-        metrics: Metrics,
+        metrics: HostMetrics,
         source: ClaimSource | None = None,
     ) -> None:
         """*source* is asked whether a claim is reserved for a pod that the kubelet did not name."""
@@ -82,7 +79,6 @@ class RuntimeHost(Handler):
                 name=driver().name,
                 index=options.nri_index,
                 socket_path=options.nri_socket,
-                events=EVENTS,
                 variables=(names.MARKER_PREFIX, names.LEGACY_PREFIX),
             ).with_environment(os.environ)
         )

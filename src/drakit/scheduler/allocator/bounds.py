@@ -11,8 +11,9 @@ from itertools import combinations, product
 from typing import Any, Final
 
 from drakit.scheduler.allocator.constraints import DistinctAttribute, MatchAttribute
+from drakit.scheduler.allocator.node_devices import Suitable
 from drakit.scheduler.allocator.search_state import SearchState, bits, mask_of
-from drakit.scheduler.requests import Suitable, Variant
+from drakit.scheduler.requests import Variant
 
 _MAX_JOINT: Final = 8
 """Requests of which every combination is checked for having enough devices together."""
@@ -115,7 +116,7 @@ class Bounds:
 
     def _different_enough(self, seen: list[set[Any]], wanted: int) -> bool:
         # Until 1.36 the constraint forgets devices of its own request, so values may repeat.
-        return self._state.version.distinct_by_request or all(
+        return self._state.release.scheduler.distinct_by_request or all(
             len(values) >= wanted for values in seen
         )
 

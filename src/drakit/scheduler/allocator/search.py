@@ -21,17 +21,12 @@ from drakit.core.objects import (
 )
 from drakit.scheduler.allocator.bounds import Bounds
 from drakit.scheduler.allocator.constraints import DistinctAttributeByRequest
+from drakit.scheduler.allocator.node_devices import EvaluationFailure, NodeDevices
 from drakit.scheduler.allocator.search_state import Pick, SearchState, bits
 from drakit.scheduler.allocator.symmetry import Symmetry
 from drakit.scheduler.errors import SearchLimitError
 from drakit.scheduler.recursion import deep_stack
-from drakit.scheduler.requests import (
-    MAX_ALLOCATION_RESULTS,
-    ClaimPlan,
-    EvaluationFailure,
-    NodeDevices,
-    Variant,
-)
+from drakit.scheduler.requests import MAX_ALLOCATION_RESULTS, ClaimPlan, Variant
 
 MAX_STATES_COUNTED: Final = 3_000
 """Situations explored while kube-scheduler's steps are counted; after that short cuts are taken."""

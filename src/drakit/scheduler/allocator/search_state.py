@@ -12,19 +12,16 @@ from dataclasses import dataclass
 from drakit.core.quantity import Quantity
 from drakit.scheduler.allocator.capacity import remaining_shortage
 from drakit.scheduler.allocator.constraints import Constraint, RequestName, build_constraint
-from drakit.scheduler.errors import FatalError
-from drakit.scheduler.pools import DeviceId, PoolId
-from drakit.scheduler.requests import (
-    MAX_ALLOCATION_RESULTS,
+from drakit.scheduler.allocator.node_devices import (
     Candidate,
-    ClaimPlan,
     EvaluationFailure,
     NodeDevices,
     Suitable,
-    Variant,
-    claim_name,
     counters_of,
 )
+from drakit.scheduler.errors import FatalError
+from drakit.scheduler.pools import DeviceId, PoolId
+from drakit.scheduler.requests import MAX_ALLOCATION_RESULTS, ClaimPlan, Variant, claim_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +59,7 @@ class SearchState:
     def __init__(self, node_devices: NodeDevices, plans: tuple[ClaimPlan, ...]) -> None:
         self.node_devices = node_devices
         self.plans = plans
-        self.version = node_devices.version
+        self.release = node_devices.release
         self.candidates = node_devices.candidates
         self.needed: dict[int, int] = {}
         self.all: dict[int, tuple[int, ...]] = {}
@@ -105,7 +102,7 @@ class SearchState:
                 )
             least += fewest or 0
         return [
-            build_constraint(where, index, constraint, self.version)
+            build_constraint(where, index, constraint, self.release)
             for index, constraint in enumerate(plan.claim.spec.devices.constraints)
         ]
 
@@ -165,7 +162,8 @@ class SearchState:
         verdict = self.promising(variant).get(at)
         counted = bool(self.counters[at]) and not (candidate.shareable and self._is_shared(at))
         if counted and not (
-            self.version.partitionable and self._reserve(candidate, self.counters[at])
+            self.release.enables("DRAPartitionableDevices")
+            and self._reserve(candidate, self.counters[at])
         ):
             return False
         if not isinstance(verdict, Suitable):
@@ -197,7 +195,7 @@ class SearchState:
     def _constrain(self, c: int, variant: Variant, at: int, *, counted: bool, insist: bool) -> bool:
         candidate = self.candidates[at]
         for done, constraint in enumerate(self.constraints[c]):
-            if not constraint.add(variant.name, candidate.device, candidate.id.driver):
+            if constraint.add(variant.name, candidate.device, candidate.id.driver):
                 continue
             for earlier in reversed(self.constraints[c][:done]):
                 earlier.remove(variant.name)
@@ -244,7 +242,10 @@ class SearchState:
         return (
             at in self.shares
             or device in in_use.capacity
-            or (self.version.share_without_capacity_holds_counters and device in in_use.shared)
+            or (
+                self.release.scheduler.share_without_capacity_holds_counters
+                and device in in_use.shared
+            )
         )
 
     def _short(self, at: int, taken: dict[str, Quantity]) -> bool:
@@ -288,7 +289,7 @@ class SearchState:
             return True
         if not self.counters[at] or (candidate.shareable and self._is_shared(at)):
             return False
-        if not self.version.partitionable:
+        if not self.release.enables("DRAPartitionableDevices"):
             return True
         consumed = self.consumed.get(candidate.pool.id, {})
         wanted = self.counters[at]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from drakit.scheduler.allocator.node_devices import Candidate, EvaluationFailure
 from drakit.scheduler.allocator.search_state import SearchState, mask_of
-from drakit.scheduler.requests import Candidate, EvaluationFailure
 
 
 @dataclass(frozen=True, slots=True)

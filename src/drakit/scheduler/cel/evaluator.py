@@ -1,8 +1,8 @@
-"""A checked syntax tree as a chain of closures over a frame.
+"""Evaluator: compiles a checked syntax tree to closures over a frame.
 
-Slot 0 of a frame is the device, slot 1 counts loop turns (so that time is bounded), the rest are
-variables. ``&&``, ``||``, ``all`` and ``exists`` absorb errors as CEL prescribes: an error counts
-only if the other operands do not already decide the result.
+Slot 0 of a frame is the device, slot 1 counts loop iterations (which bounds the time), the others are
+variables. ``&&``, ``||``, ``all`` and ``exists`` absorb errors as CEL specifies: an error counts only
+if the other operands do not determine the result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from drakit.scheduler.cel.syntax.tree import (
 )
 from drakit.scheduler.cel.values import (
     OPERATORS,
-    DomainMap,
     OptionalValue,
     TypeValue,
     Value,
@@ -47,7 +46,7 @@ Code = Callable[[Frame], Value]
 DEVICE_SLOT: Final = 0
 ITERATIONS_SLOT: Final = 1
 MAX_ITERATIONS: Final = 1_000_000
-"""Kubernetes stops at a cost of one million; a loop turn costs at least one."""
+"""Kubernetes stops at a cost of one million; an iteration costs at least one."""
 _CONVERSIONS: Final = frozenset(
     {"bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"}
 )
@@ -55,7 +54,7 @@ _PARSERS: Final = frozenset({"quantity", "semver", "ip", "cidr", "url", "isQuant
 
 
 class CompiledExpression:
-    """An expression ready to run."""
+    """An expression that can be evaluated."""
 
     __slots__ = ("_code", "_slots")
 
@@ -75,10 +74,10 @@ class CompiledExpression:
 
 
 def build(root: Expr, checked: Checked) -> CompiledExpression:
-    """Turn a checked expression into a program.
+    """Compile a checked expression.
 
-    Raises :class:`CelCompileError` where Kubernetes fails when it prepares the program, and
-    :class:`CelUnsupportedError` for what drakit cannot evaluate.
+    Raises :class:`CelCompileError` where cel-go fails to instantiate the program, and
+    :class:`CelUnsupportedError` if drakit cannot evaluate the expression.
     """
     compiler = _Compiler(checked)
     code = compiler.build(root, {"device": DEVICE_SLOT})
@@ -95,7 +94,7 @@ class _Compiler:
         return self.slots - 1
 
     def build(self, node: Expr, scope: dict[str, int]) -> Code:
-        """The code of *node*, with variables found through *scope*."""
+        """The code of *node*; *scope* maps variables to slots."""
         match node:
             case LiteralExpr(value):
                 return lambda _: value
@@ -121,7 +120,7 @@ class _Compiler:
             value = TypeValue(self._checked.names[node])
             return lambda _: value
         if self._checked.types[node].kind == "type":
-            # cel-go takes a variable that holds a type for the name of a type.
+            # cel-go treats a variable that holds a type as the name of a type.
             raise CelCompileError(
                 f"program instantiation failed: reference to undefined type: {node.name}", node.at
             )
@@ -145,7 +144,7 @@ class _Compiler:
         return lambda frame: select(operand(frame), name)
 
     def _attribute(self, node: SelectExpr, scope: dict[str, int]) -> Code | None:
-        """A short cut for ``device.attributes["domain"].name``, what nearly all selectors use."""
+        """A fast path for ``device.attributes["domain"].name``, which nearly all selectors use."""
         call, name = node.operand, node.field
         if not isinstance(call, CallExpr) or call.function != "_[_]":
             return None
@@ -227,7 +226,7 @@ class _Compiler:
             arguments.insert(0, node.target)
         if name == "@in" and isinstance(arguments[1], ListExpr) and not arguments[1].items:
             self.build(arguments[0], scope)
-            return lambda _: False  # decided without a look at the item
+            return lambda _: False  # the item need not be evaluated
         special = _SPECIAL.get(name)
         codes = [self.build(argument, scope) for argument in arguments]
         if special is not None:
@@ -243,7 +242,7 @@ class _Compiler:
         return _applied(function, codes)
 
     def _check_constants(self, name: str, arguments: list[Expr]) -> None:
-        """What Kubernetes finds out about constants while it prepares the program."""
+        """Check constants as cel-go does when it instantiates the program."""
         if name in ("matches", "find", "findAll") and len(arguments) > 1:
             pattern = arguments[1]
             if isinstance(pattern, LiteralExpr) and isinstance(pattern.value, str):
@@ -301,7 +300,7 @@ Walk = Callable[[Frame], Any]
 
 
 def _walk(over: Code, first: int, second: int | None) -> Walk:
-    """Run through a range, setting the loop variables; yields once per turn."""
+    """Iterate over a range: set the loop variables and yield once per iteration."""
 
     def walk(frame: Frame) -> Any:
         container = over(frame)
@@ -350,7 +349,7 @@ def _truth(value: Value, operator: str) -> bool:
 
 
 def _quantifier(walk: Walk, condition: Code, deciding: bool) -> Code:
-    """``exists`` (decided by true) and ``all`` (decided by false)."""
+    """``exists`` (*deciding* is true) and ``all`` (*deciding* is false)."""
     operator = "_||_" if deciding else "_&&_"
 
     def code(frame: Frame) -> Value:
@@ -405,7 +404,7 @@ def _map_builder(walk: Walk, condition: Code | None, value: Code, key: Code | No
 
 
 def _logical(deciding: bool) -> Callable[[list[Code]], Code]:
-    """``||`` (decided by true) and ``&&`` (decided by false), which absorb errors."""
+    """``||`` (*deciding* is true) and ``&&`` (*deciding* is false), which absorb errors."""
     operator = "_||_" if deciding else "_&&_"
 
     def build(codes: list[Code]) -> Code:
@@ -494,7 +493,7 @@ def _applied(function: Callable[..., Value], codes: list[Code]) -> Code:
 
 
 def _folded(function: Callable[..., Value], argument: LiteralExpr) -> Code:
-    """A conversion of a constant: done once, and an error already rejects the expression."""
+    """A conversion of a constant: evaluated once; an error rejects the expression."""
     try:
         value = function(argument.value)
     except CelRuntimeError as error:
@@ -503,7 +502,7 @@ def _folded(function: Callable[..., Value], argument: LiteralExpr) -> Code:
 
 
 def _once(function: Callable[..., Value], values: list[Value]) -> Code:
-    """A parser of constants: runs once; if it fails, then at each evaluation."""
+    """A parser of constants: evaluated once if it succeeds, else at each evaluation."""
     try:
         value = function(*values)
     except CelRuntimeError:
@@ -512,14 +511,9 @@ def _once(function: Callable[..., Value], values: list[Value]) -> Code:
 
 
 def _unusable(name: str, codes: list[Code]) -> Code:
-    """Authorization functions: no selector can come by a value they accept."""
+    """An authorization function: a selector cannot obtain the values that it accepts."""
 
     def code(frame: Frame) -> Value:
         raise no_such_overload(name, *[c(frame) for c in codes])
 
     return code
-
-
-def domain_map(entries: dict[str, dict[str, Value]]) -> DomainMap:
-    """``device.attributes`` or ``device.capacity`` from domain → name → value."""
-    return DomainMap(entries)

@@ -1,7 +1,6 @@
-"""The type checker: predicts what the API server rejects when an object is created.
+"""Type checker: finds the type errors for which the API server rejects an object.
 
-It follows cel-go's algorithm, so that both accept the same expressions: literals of lists and maps
-must be of one type, names must be declared, at least one overload must fit the argument types.
+It follows cel-go's algorithm, so that both accept the same expressions.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from drakit.core.kubernetes_releases import CelEnvironment
 from drakit.scheduler.cel.checker import types as t
 from drakit.scheduler.cel.checker.declarations import Overload, functions
 from drakit.scheduler.cel.checker.types import Type
@@ -39,7 +39,7 @@ _TYPE_NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What an expression may name: the type of attributes, and functions not there yet."""
+    """Declarations for expressions: the type of attributes, and functions that are missing."""
 
     attribute: Type
     missing: frozenset[str] = frozenset()
@@ -55,29 +55,33 @@ class Environment:
         }
 
 
-NEW: Final = Environment(t.ANY, frozenset({"includes"}))
-"""Expressions in objects that are created now, on 1.37 and with default gates."""
-STORED: Final = Environment(t.DYN)
-"""Expressions the scheduler finds in stored objects: everything it knows is allowed."""
+def new_objects(release: CelEnvironment) -> Environment:
+    """The environment for expressions in new objects."""
+    return Environment(t.ANY, release.rejected)
+
+
+def stored_objects(release: CelEnvironment) -> Environment:
+    """The environment for stored expressions, which the scheduler evaluates."""
+    return Environment(t.DYN, release.missing)
 
 
 @dataclass(slots=True)
 class Checked:
-    """The outcome: the type of every node, and the overloads that may be called at each call."""
+    """The type of every expression, and the overloads that each call may use."""
 
     types: dict[Expr, Type] = field(default_factory=dict)
     overloads: dict[Expr, tuple[str, ...]] = field(default_factory=dict)
     names: dict[Expr, str] = field(default_factory=dict)
-    """Qualified names that stand for a type or a function rather than for a selection."""
+    """Qualified names that denote a type or function instead of a selection."""
 
 
 def check(root: Expr, environment: Environment) -> Checked:
-    """Determine the types of an expression. Raises :class:`CelTypeError` with all complaints."""
+    """Determine all types. Raises :class:`CelTypeError` with all errors."""
     checker = _Checker(environment)
     checker.check(root)
-    if checker.complaints:
-        position = checker.complaints[0][0]
-        raise CelTypeError("; ".join(text for _, text in checker.complaints), position)
+    if checker.errors:
+        position = checker.errors[0][0]
+        raise CelTypeError("; ".join(text for _, text in checker.errors), position)
     checked = checker.checked
     for node, found in checked.types.items():
         checked.types[node] = checker.bindings.substitute(found, unbound=t.DYN)
@@ -102,12 +106,12 @@ class _Checker:
         self._scopes: list[dict[str, Type]] = [{"device": t.struct(DEVICE)}]
         self.bindings = t.Bindings()
         self.checked = Checked()
-        self.complaints: list[tuple[int, str]] = []
+        self.errors: list[tuple[int, str]] = []
 
     # -- helpers ----------------------------------------------------------------------------------
 
-    def _complain(self, node: Expr, text: str) -> None:
-        self.complaints.append((node.at, text))
+    def _report(self, node: Expr, text: str) -> None:
+        self.errors.append((node.at, text))
 
     def _type(self, node: Expr) -> Type:
         return self.checked.types[node]
@@ -157,7 +161,7 @@ class _Checker:
         if name in _TYPE_NAMES:
             self.checked.names[node] = name
             return Type("type", "type", (_TYPE_NAMES[name],))
-        self._complain(node, f"undeclared reference to '{node.name}' (in container '')")
+        self._report(node, f"undeclared reference to '{node.name}' (in container '')")
         return t.ERROR
 
     def _select(self, node: SelectExpr) -> Type:
@@ -183,13 +187,13 @@ class _Checker:
             if target.name == DEVICE and field_name in self._fields:
                 found = self._fields[field_name]
             else:
-                self._complain(node, f"undefined field '{field_name}'")
+                self._report(node, f"undefined field '{field_name}'")
         elif target.kind == "param":
             self._fits(t.DYN, target)
             found = t.DYN
         else:
             if not target.is_dyn and target.kind != "error":
-                self._complain(node, f"type '{target}' does not support field selection")
+                self._report(node, f"type '{target}' does not support field selection")
             found = t.DYN
         return t.optional_of(found) if optional else found
 
@@ -209,7 +213,7 @@ class _Checker:
             name_ = node.function.removeprefix(".")
             overloads = self._declared(name_)
             if overloads is None:
-                self._complain(node, f"undeclared reference to '{node.function}' (in container '')")
+                self._report(node, f"undeclared reference to '{node.function}' (in container '')")
                 return t.ERROR
             return self._resolve(node, name_, overloads, arguments, member=False)
         prefix = qualified_name(node.target)
@@ -222,7 +226,7 @@ class _Checker:
         receiver = self.check(node.target)
         overloads = self._declared(node.function)
         if overloads is None:
-            self._complain(node, f"undeclared reference to '{node.function}' (in container '')")
+            self._report(node, f"undeclared reference to '{node.function}' (in container '')")
             return t.ERROR
         return self._resolve(node, node.function, overloads, (receiver, *arguments), member=True)
 
@@ -258,7 +262,7 @@ class _Checker:
         if result is None:
             shown = [str(self.bindings.substitute(a, unbound=t.DYN)) for a in arguments]
             applied = f"{shown[0]}.({', '.join(shown[1:])})" if member else f"({', '.join(shown)})"
-            self._complain(node, f"found no matching overload for '{name}' applied to '{applied}'")
+            self._report(node, f"found no matching overload for '{name}' applied to '{applied}'")
             return t.ERROR
         self.checked.overloads[node] = tuple(chosen)
         return result
@@ -273,7 +277,7 @@ class _Checker:
     def _logical(self, node: CallExpr, arguments: tuple[Type, ...]) -> Type:
         for argument, found in zip(node.args, arguments, strict=True):
             if not self._fits(found, t.BOOL):
-                self._complain(argument, f"expected type 'bool' but found '{found}'")
+                self._report(argument, f"expected type 'bool' but found '{found}'")
                 return t.ERROR
         return t.BOOL
 
@@ -281,7 +285,7 @@ class _Checker:
         if found.is_optional:
             return found.params[0]
         if not found.is_dyn:
-            self._complain(node, f"expected type '{t.optional_of(found)}' but found '{found}'")
+            self._report(node, f"expected type '{t.optional_of(found)}' but found '{found}'")
         return found
 
     def _join(self, previous: Type | None, current: Type) -> Type:
@@ -316,7 +320,7 @@ class _Checker:
     def _struct(self, node: StructExpr) -> Type:
         if node.type_name.startswith(("google.protobuf.", "kubernetes.")):
             raise CelUnsupportedError(f"drakit cannot build a {node.type_name}", node.at)
-        self._complain(node, f"undeclared reference to '{node.type_name}' (in container '')")
+        self._report(node, f"undeclared reference to '{node.type_name}' (in container '')")
         return t.ERROR
 
     def _comprehension(self, node: ComprehensionExpr) -> Type:
@@ -328,7 +332,7 @@ class _Checker:
         for part, wanted in ((node.condition, t.BOOL), (node.step, accumulated)):
             found = self.check(part)
             if not self._fits(wanted, found):
-                self._complain(part, f"expected type '{wanted}' but found '{found}'")
+                self._report(part, f"expected type '{wanted}' but found '{found}'")
         self._scopes.pop()
         result = self.check(node.result)
         self._scopes.pop()
@@ -345,7 +349,7 @@ class _Checker:
             self._fits(t.DYN, over)
             first = second = t.DYN
         else:
-            self._complain(
+            self._report(
                 node.range, f"expression of type '{over}' cannot be range of a comprehension "
                 "(must be list, map, or dynamic)",
             )  # fmt: skip

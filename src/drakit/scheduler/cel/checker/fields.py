@@ -1,12 +1,18 @@
-"""Which fields of ``device`` an expression names, so that its result need not be computed twice."""
+"""Fields of ``device`` that an expression refers to."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from drakit.scheduler.cel.checker.validators import children
-from drakit.scheduler.cel.syntax.tree import CallExpr, Expr, IdentExpr, LiteralExpr, SelectExpr
+from drakit.scheduler.cel.syntax.tree import (
+    CallExpr,
+    Expr,
+    IdentExpr,
+    LiteralExpr,
+    SelectExpr,
+    children,
+)
 
 
 class Field(NamedTuple):
@@ -19,7 +25,7 @@ class Field(NamedTuple):
 
 
 def fields_named(root: Expr) -> Iterator[Field]:
-    """The fields an expression names with literal domain and name, outermost first."""
+    """The fields that an expression names with literal domain and name, outermost first."""
     pending = [root]
     while pending:
         node = pending.pop(0)
@@ -30,7 +36,7 @@ def fields_named(root: Expr) -> Iterator[Field]:
 
 
 def all_fields(root: Expr) -> frozenset[Field] | None:
-    """Every field an expression can look at; None when it uses ``device`` in any other way."""
+    """Every field that an expression can read; None if it uses ``device`` in any other way."""
     found: set[Field] = set()
     pending = [root]
     while pending:

@@ -1,8 +1,7 @@
-"""Checks of the API server beyond types: literals of one type, formats, constants."""
+"""Validation of well-typed expressions: homogeneous literals, format strings and constants."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 from drakit.scheduler.cel.checker.checker import Checked
@@ -11,13 +10,11 @@ from drakit.scheduler.cel.errors import CelRuntimeError, CelTypeError
 from drakit.scheduler.cel.stdlib import printf, regex, times
 from drakit.scheduler.cel.syntax.tree import (
     CallExpr,
-    ComprehensionExpr,
     Expr,
     ListExpr,
     LiteralExpr,
     MapExpr,
-    SelectExpr,
-    StructExpr,
+    children,
 )
 
 _VERBS: Final = {
@@ -30,7 +27,7 @@ _VERBS: Final = {
 
 
 def validate(root: Expr, checked: Checked) -> None:
-    """Raise :class:`CelTypeError` for what the API server rejects in a well-typed expression."""
+    """Raise :class:`CelTypeError` if the API server rejects the well-typed expression."""
     _Validator(checked).visit(root, exempt=False)
 
 
@@ -40,7 +37,7 @@ class _Validator:
         self._checked = checked
 
     def visit(self, node: Expr, *, exempt: bool) -> None:
-        """Check *node* and what is below; arguments of ``format`` may be of mixed types."""
+        """Check *node* and its subexpressions; arguments of ``format`` may have mixed types."""
         if isinstance(node, ListExpr) and not exempt:
             self._same(
                 node.items,
@@ -87,7 +84,7 @@ class _Validator:
             elif function == "matches":
                 regex.compiled(value)
         except regex.UnsafeRegexError:
-            return  # valid; the evaluator says that it cannot run it
+            return  # valid, but the evaluator will report that it cannot run it
         except (CelRuntimeError, regex.RegexError):
             raise CelTypeError(f"invalid {function} argument", at) from None
 
@@ -116,23 +113,3 @@ class _Validator:
         if verb == "s" and isinstance(node, ListExpr | MapExpr):
             for child in children(node):
                 self._verb("s", child)
-
-
-def children(node: Expr) -> Iterator[Expr]:
-    """The nodes directly below, in the order of cel-go's expansion."""
-    if isinstance(node, SelectExpr):
-        yield node.operand
-    elif isinstance(node, CallExpr):
-        if node.target is not None:
-            yield node.target
-        yield from node.args
-    elif isinstance(node, ListExpr):
-        yield from node.items
-    elif isinstance(node, MapExpr):
-        for key, value in node.entries:
-            yield key
-            yield value
-    elif isinstance(node, StructExpr):
-        yield from (value for _, value in node.fields)
-    elif isinstance(node, ComprehensionExpr):
-        yield from (node.range, node.init, node.condition, node.step, node.result)

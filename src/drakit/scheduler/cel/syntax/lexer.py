@@ -1,4 +1,4 @@
-"""Characters to tokens, by the lexical rules of cel-go's grammar."""
+"""Lexer: splits text into tokens by the rules of cel-go's grammar."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _KEYWORDS: Final = frozenset({"in", "true", "false", "null"})
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token: its *kind* is the operator itself, a keyword, or a class such as ``ident``."""
+    """A token; *kind* is the operator or keyword itself, or a class such as ``ident``."""
 
     kind: str
     text: str
@@ -49,7 +49,7 @@ class Token:
 
 
 def tokens(text: str) -> list[Token]:
-    """Split *text*; the last token is of kind ``end``. Raises :class:`CelSyntaxError`."""
+    """Split *text*; the last token has the kind ``end``. Raises :class:`CelSyntaxError`."""
     found: list[Token] = []
     at = 0
     while at < len(text):

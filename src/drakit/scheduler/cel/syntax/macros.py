@@ -1,7 +1,6 @@
-"""Macros: calls that are rewritten before type checking.
+"""Macro expansion: calls that are rewritten before type checking.
 
-The expansions have the shape of cel-go's, because the type checker's verdict and the cost estimate
-of the API server depend on it.
+The expansions equal cel-go's, because type checking and cost estimates depend on their form.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _Expander = Callable[[Expr | None, tuple[Expr, ...], int], Expr | None]
 
 
 def expand(name: str, target: Expr | None, args: tuple[Expr, ...], at: int) -> Expr | None:
-    """The expansion of a call, or None when it is an ordinary one."""
+    """The expansion of a call, or None if it is not a macro."""
     expander = _MACROS.get((name, len(args), target is not None))
     return expander(target, args, at) if expander else None
 
@@ -96,7 +95,7 @@ def _quantifier(kind: str, variables: int) -> _Expander:
 def _collect(  # noqa: PLR0917 - the parts of a fold
     target: Expr, names: tuple[str, str | None], insert: Expr, macro: Macro, init: Expr, at: int
 ) -> Expr:
-    """A fold that adds to a list or a map, for elements that pass the macro's condition."""
+    """A fold that adds the elements that satisfy the macro's condition to a list or map."""
     step = insert
     if macro.condition is not None:
         step = CallExpr("_?_:_", (macro.condition, insert, _accumulator()), None, at)

@@ -1,4 +1,4 @@
-"""Tokens to a syntax tree: recursive descent over cel-go's grammar, macros expanded."""
+"""Recursive-descent parser for cel-go's grammar; expands macros."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from drakit.scheduler.cel.syntax.tree import (
 )
 
 MAX_EXPRESSION_BYTES: Final = 10 * 1024
-"""CELSelectorExpressionMaxLength: the API server rejects longer texts."""
+"""CELSelectorExpressionMaxLength: the API server rejects longer expressions."""
 MAX_NESTING: Final = 250
-"""cel-go's parser gives up beyond this recursion depth."""
+"""cel-go's parser rejects a greater recursion depth."""
 
 _RESERVED: Final = frozenset(
     {
@@ -71,7 +71,7 @@ class _Parser:
         return token
 
     def expect(self, kind: str) -> lexer.Token:
-        """Take a token of *kind* or fail."""
+        """Consume a token of *kind*. Raises :class:`CelSyntaxError`."""
         token = self._accept(kind)
         if token is None:
             raise self._unexpected(kind)
@@ -122,7 +122,7 @@ class _Parser:
             token = self._token
             self._next += 1
             chain += 1
-            if self._depth + chain > MAX_NESTING:  # left recursion counts in cel-go, too
+            if self._depth + chain > MAX_NESTING:  # cel-go also counts left recursion
                 raise CelSyntaxError(
                     f"expression recursion limit exceeded: {MAX_NESTING}", token.at
                 )

@@ -44,8 +44,6 @@ class Merger:
             self._own(plugin, own, f"annotation {key}")
         for device in wanted.cdi_devices:
             self._own(plugin, own, f"CDI device {device}")
-        if wanted.memory_policy is not None:
-            self._own(plugin, own, "memory policy")
         self.target = msgspec.structs.replace(
             self.target,
             resources=wanted.resources.over(self.target.resources),
