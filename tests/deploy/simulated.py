@@ -16,14 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from drakit.drivers.cpumem.gauges import gauges
+
 from drakit.cluster.claim_file import read_claims
 from drakit.cluster.manifests import read
 from drakit.core.objects import DeviceRequestAllocationResult, ResourceClaim
 from drakit.core.pods import Pod
-from drakit.drivers.cpumem.classes import combined_classes, split_classes
 from drakit.drivers.cpumem.discovery import Discovery
-from drakit.drivers.cpumem.gauges import gauges
 from drakit.drivers.cpumem.kinds import DRIVER
+from drakit.drivers.cpumem.layouts import combined_classes, split_classes
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.kit.driver import Driver, PreparedClaims
 from drakit.kit.host import Host

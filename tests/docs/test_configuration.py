@@ -13,7 +13,7 @@ import yaml
 from drakit.cli.commands.gather import report
 from drakit.cli.driver_settings import DriverSettings
 from drakit.drivers.cpu.config import CpuConfig
-from drakit.drivers.cpu.program import PROGRAM
+from drakit.drivers.cpu.program import program as cpu_program
 from drakit.kit.config.settings import Setting, load, settings_of
 from drakit.kit.program import _parser
 from drakit.kit.telemetry.metrics import HostMetrics
@@ -24,7 +24,7 @@ from tests.docs.pages import DOCS, REPOSITORY, blocks, codes, rows, text_of
 
 CONFIGURATION = text_of("docs/configuration.md")
 TROUBLE = text_of("docs/troubleshooting.md")
-SETTINGS = settings_of(CpuConfig, PROGRAM.prefix)
+SETTINGS = settings_of(CpuConfig, cpu_program().prefix)
 SOURCES = REPOSITORY / "src/drakit"
 
 
@@ -58,7 +58,9 @@ def test_the_example_file_is_a_configuration(tmp_path: Path) -> None:
     (example,) = blocks(CONFIGURATION, "yaml")
     path = tmp_path / "config.yaml"
     path.write_text(example)
-    loaded = load(CpuConfig, _parser(PROGRAM), ["--config", str(path)], {}, prefix=PROGRAM.prefix)
+    loaded = load(
+        CpuConfig, _parser(cpu_program()), ["--config", str(path)], {}, prefix=cpu_program().prefix
+    )
     assert set(loaded.sources) == set(yaml.safe_load(example))
     assert loaded.config.hold_back_shared
 
@@ -157,7 +159,7 @@ def test_the_fields_of_a_report_are_listed(tmp_path: Path) -> None:
         bind_address="",
         state_dir=str(tmp_path),
     )
-    document = report(DriverSettings(PROGRAM, config, {}, "node"))
+    document = report(DriverSettings(cpu_program(), config, {}, "node"))
     table = rows(TROUBLE, "field", "content")
     assert {code for row in table for code in codes(row[0])} == set(document)
     for row in table:

@@ -17,10 +17,11 @@ from drakit.cli.errors import Problem
 from drakit.cli.published_machine import cpu_number, machine_of
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import Device, ResourceClaim
-from drakit.drivers.cpu.config import CpuConfig, GroupBy
-from drakit.drivers.cpu.driver import CpuDriver, cpu_driver
+from drakit.drivers.cpu.config import CpuConfig
+from drakit.drivers.cpu.driver import CPU, cpu_driver
+from drakit.drivers.models.cpu_settings import GroupBy
 from drakit.drivers.models.cpus import DRIVER
-from drakit.drivers.models.grouped import CAPACITY
+from drakit.drivers.models.node_driver import NodeDriver
 from drakit.kit.claims.checkpoint import entry_of
 from drakit.kit.claims.resource_claims import claim_for
 from drakit.kit.driver import PreparedClaim, PreparedClaims, RejectedError
@@ -186,7 +187,7 @@ def _grouped(
     cluster: ClusterSnapshot,
     placement: SchedulingResult,
     devices: dict[str, Device],
-    driver: CpuDriver,
+    driver: NodeDriver,
 ) -> Chosen | Unknown:
     wrong = _disagreement(devices, driver)
     if wrong:
@@ -230,7 +231,7 @@ def _identified(claim: ResourceClaim) -> ResourceClaim:
     return msgspec.structs.replace(claim, metadata=meta)
 
 
-def _disagreement(devices: dict[str, Device], driver: CpuDriver) -> str:
+def _disagreement(devices: dict[str, Device], driver: NodeDriver) -> str:
     """How what the node publishes differs from what this machine would."""
     ours = {d.name: _amount(d) for pool in driver.offer().pools for d in pool.devices}
     theirs = {name: _amount(device) for name, device in devices.items()}
@@ -245,4 +246,4 @@ def _disagreement(devices: dict[str, Device], driver: CpuDriver) -> str:
 
 
 def _amount(device: Device) -> str:
-    return str(device.capacity[CAPACITY].value) if CAPACITY in device.capacity else "no"
+    return str(device.capacity[CPU.key].value) if CPU.key in device.capacity else "no"

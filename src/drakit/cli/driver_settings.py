@@ -14,21 +14,21 @@ from typing import Any, Final
 
 from drakit.cli.checkpoint_view import look
 from drakit.cli.errors import Problem
-from drakit.drivers.cpu.config import CpuConfig, CpuSettings
+from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.driver import cpu_driver
-from drakit.drivers.cpu.program import PROGRAM as CPU
-from drakit.drivers.cpumem.driver import cpumem_driver
-from drakit.drivers.cpumem.hugepages.configured import machine_and_growth
+from drakit.drivers.cpu.program import program as cpu_program
+from drakit.drivers.cpumem.discovery import read_driver
 from drakit.drivers.cpumem.kinds import DRIVER as CPUMEM_NAME
-from drakit.drivers.cpumem.others import held_by_others
-from drakit.drivers.cpumem.program import PROGRAM as CPUMEM
+from drakit.drivers.cpumem.program import program as cpumem_program
 from drakit.drivers.cpumem.settings import CpuMemConfig
+from drakit.drivers.models.cpu_settings import CpuSettings
 from drakit.drivers.models.node_driver import NodeDriver
 from drakit.kit.config.options import listen_address, node_name
 from drakit.kit.config.settings import ConfigurationError, add_flags, resolve, settings_of
 from drakit.kit.program import Program
 from drakit.machine.discover import discover
 
+CPU, CPUMEM = cpu_program(), cpumem_program()
 PROGRAMS: Final[dict[str, Program[Any]]] = {"cpu": CPU, "cpumem": CPUMEM}
 _PATIENCE: Final = 5.0
 _LARGEST_PAGE: Final = 16 << 20
@@ -43,14 +43,12 @@ class DriverSettings:
     sources: Mapping[str, str]
     node: str
 
-    def driver(self) -> NodeDriver:
+    def driver(self, kubelet_config: str | None = None) -> NodeDriver:
         """The driver for the machine as it is now. Raises ``OSError``."""
         config = self.config
         if isinstance(config, CpuMemConfig):
-            machine, growth = machine_and_growth(config)
             entries = look(config.checkpoint_dir(CPUMEM_NAME)).entries
-            others = held_by_others(machine, entries, config.cgroup_root)
-            return cpumem_driver(config, machine, held_by_others=others, growth=growth)
+            return read_driver(config, entries, kubelet_config)
         assert isinstance(config, CpuConfig)
         return cpu_driver(config, discover(config.sysfs_root))
 

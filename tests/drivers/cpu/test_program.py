@@ -55,10 +55,10 @@ def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]):
 
 def test_a_wrong_setting_is_exit_code_2(capsys: pytest.CaptureFixture[str]):
     assert main(["--reserved-cpus", "0-"]) == 2
-    assert "reservedCPUs is no list of CPUs" in capsys.readouterr().err
+    assert "reservedCPUs is not a valid list of CPUs" in capsys.readouterr().err
 
 
-def test_discovery_reads_the_machine_and_says_each_doubt_once(
+def test_discovery_reads_the_machine_and_logs_each_warning_once(
     root: str, caplog: pytest.LogCaptureFixture
 ):
     discover = Discovery()
@@ -69,5 +69,6 @@ def test_discovery_reads_the_machine_and_says_each_doubt_once(
     assert first.cpus.allocatable == CpuSet.range(1, 8)
     assert first.offer() == second.offer()
     assert [r.getMessage() for r in caplog.records if "reservedCPUs" in r.getMessage()] == [
-        "reservedCPUs names CPUs 99, which this machine does not have"
+        'configuration does not fit this machine reason="reservedCPUs names CPUs 99, which this '
+        'machine does not have"'
     ]

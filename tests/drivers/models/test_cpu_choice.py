@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.models.cpu_choice import choose
-from drakit.drivers.models.cpu_policy import Distribute, CorePlacement, CpuPolicy, SameL3
+from drakit.drivers.models.cpu_policy import CorePlacement, CpuPolicy, Distribute, SameL3
 from drakit.drivers.models.cpu_topology import CpuTopology
 from drakit.kit.driver import RejectedError
 from drakit.machine.model import Machine
@@ -306,7 +306,9 @@ def test_spread_prefers_cores_to_itself():
 def test_whole_cores_round_up_or_say_no():
     machine = build(cores=4, threads=2, surroundings=ADJACENT)
     assert _chosen(machine, "1-7", 3, WHOLE) == "2-5"
-    with pytest.raises(RejectedError, match=r"7 CPUs in whole cores .* only 6 are on cores"):
+    with pytest.raises(
+        RejectedError, match=r"7 CPUs in whole cores .* only 6 are on entirely free cores"
+    ):
         _chosen(machine, "1-7", 7, WHOLE)
 
 
@@ -334,28 +336,28 @@ def test_no_caches_no_nodes_known_still_works():
 
 
 @pytest.mark.parametrize("count", [0, -1])
-def test_no_cpus_are_no_wish(count: int):
+def test_less_than_one_cpu_is_rejected(count: int):
     machine = build()
-    with pytest.raises(RejectedError, match="no amount"):
+    with pytest.raises(RejectedError, match="not a valid number"):
         choose(CpuTopology(machine), machine.online, machine.online, count)
 
 
 def test_too_many_cpus_say_how_many_there_are():
     machine = build(cores=4, threads=1)
     with pytest.raises(
-        RejectedError, match=r"3 CPUs are wanted, but only 2 of 4 are free \(1-2\)"
+        RejectedError, match=r"3 CPUs are requested, but only 2 of 4 are free \(1-2\)"
     ) as no:
         choose(CpuTopology(machine), machine.online, CpuSet([1, 2]), 3)
     assert no.value.reason == "capacity"
 
 
 @pytest.mark.parametrize(
-    ("wishes", "text"),
+    ("fields", "text"),
     [
         ({"whole_cores": True, "placement": CorePlacement.SPREAD}, "wholeCores"),
         ({"distribute": Distribute.NUMA, "same_l3": SameL3.REQUIRED}, "contradict"),
     ],
 )
-def test_wishes_that_contradict_each_other(wishes: dict[str, object], text: str):
+def test_fields_that_contradict_each_other(fields: dict[str, object], text: str):
     with pytest.raises(ValueError, match=text):
-        CpuPolicy(**wishes)  # type: ignore[arg-type]
+        CpuPolicy(**fields)  # type: ignore[arg-type]

@@ -18,10 +18,10 @@ from drakit.cli.driver_settings import (
 )
 from drakit.cli.node_runtime import about_node
 from drakit.core.cpuset import CpuSet, CpuSetError
-from drakit.drivers.cpu.config import CpuSettings
 from drakit.drivers.cpumem import preflight
-from drakit.drivers.cpumem.driver import CpuMem
+from drakit.drivers.cpumem.driver import CpuMemDriver
 from drakit.drivers.cpumem.qos.kubeletconfig import KubeletFiles
+from drakit.drivers.models.cpu_settings import CpuSettings
 from drakit.drivers.models.cpus import NodeCpus
 from drakit.kit.preflight import CheckResult, findings
 from drakit.machine.model import CgroupMode, Machine
@@ -105,7 +105,7 @@ def examine(
     cpus = driver.cpus
     yield from about_machine(cpus)
     files = KubeletFiles.of(config, kubelet_config)
-    if isinstance(driver, CpuMem):
+    if isinstance(driver, CpuMemDriver):
         yield from about_memory(driver, kubelet_config)
     else:
         yield about_cgroups(cpus.machine)
@@ -162,13 +162,12 @@ def about_cgroups(machine: Machine) -> Remark:
     return Remark("good", "cgroups", cgroups.mode.value)
 
 
-def about_memory(driver: CpuMem, kubelet_config: str | None = None) -> Iterator[Remark]:
+def about_memory(driver: CpuMemDriver, kubelet_config: str | None = None) -> Iterator[Remark]:
     """What memory and hugepages need of the kernel and of the kubelet."""
-    inventory = driver.inventory
-    for warning in inventory.reservation.doubts(inventory.machine):
+    for warning in driver.memory.warnings:
         yield Remark("note", "configuration", warning, "change the setting")
-    for finding in preflight.findings(inventory.config, kubelet_config):
-        yield _checked(finding, inventory.config)
+    for finding in preflight.findings(driver.memory.config, kubelet_config):
+        yield _checked(finding, driver.memory.config)
 
 
 def about_kubelet(config: CpuSettings, files: KubeletFiles) -> Remark:

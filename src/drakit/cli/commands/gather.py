@@ -26,7 +26,7 @@ from drakit.cli.driver_settings import DriverSettings, add_options, ask_driver, 
 from drakit.cli.errors import Problem
 from drakit.cli.topology_document import topology_document
 from drakit.core.objects import to_builtins
-from drakit.drivers.cpu.config import CpuSettings
+from drakit.drivers.models.cpu_settings import CpuSettings
 from drakit.kit.claims import checkpoint as checkpoint
 from drakit.kit.config.settings import settings_of
 from drakit.kit.driver import Driver

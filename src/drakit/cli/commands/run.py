@@ -29,7 +29,7 @@ from drakit.core.quantity import Quantity
 from drakit.draw.machine_map import draw
 from drakit.draw.memory_map import memory_lines
 from drakit.draw.terminal import Terminal
-from drakit.drivers.cpumem.desired import desired
+from drakit.drivers.cpumem.container_memory import container_memory
 from drakit.kit.driver import (
     ClaimUse,
     ContainerView,
@@ -293,7 +293,7 @@ def _desired(driver: LocalDriver, node: LocalNode, uses: tuple[ClaimUse, ...]) -
 
 def _limits(driver: LocalDriver, uses: tuple[ClaimUse, ...]) -> dict[str, str]:
     """Cgroup files for the claimed memory and hugepages."""
-    wanted = desired(uses)
+    wanted = container_memory(uses)
     counted = driver.cpus.machine.cgroups.memory_hugetlb_accounting
     charged = sum(wanted.pages.values()) if counted else 0
     return confine.memory_limits(wanted.memory, wanted.pages, charged=charged)

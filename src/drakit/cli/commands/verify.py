@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from drakit.cli.checkpoint_view import CheckpointView, look
@@ -19,8 +18,6 @@ from drakit.cli.driver_settings import (
 from drakit.cli.errors import Problem
 from drakit.drivers.cpumem.audit.seen import Looker, SeenPod
 from drakit.drivers.cpumem.audit.verdict import Verdict, audit
-from drakit.drivers.cpumem.discovery import ownership_reader, policy_here
-from drakit.drivers.cpumem.driver import CpuMem
 
 RIGHT: Final = 0
 WRONG: Final = 1
@@ -55,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     """Compare and print."""
     settings = driver_settings(options)
     try:
-        driver = settings.driver()
+        driver = settings.driver(options.kubelet_config)
         view = look(settings.config.checkpoint_dir(driver.name))
     except OSError as error:
         raise Problem(str(error), "run as root, or name the checkpoint with --state-dir") from None
@@ -67,12 +64,6 @@ def run(options: argparse.Namespace) -> int:
     proc = os.path.join(settings.config.sysfs_root, "proc")
     looker = Looker(root, proc, driver.cdi_kind, view.entries)
     pods = looker.pods()
-    if isinstance(driver, CpuMem):
-        reader = ownership_reader(driver.inventory.config, options.kubelet_config)
-        driver = replace(
-            driver,
-            memory_policy=policy_here(driver.inventory.config, driver.inventory.machine, reader),
-        )
     verdicts = audit(driver, driver.memory_policy, view.prepared_claims, pods, looker.read)
     code = _code(verdicts, view)
     if options.output == "json":
