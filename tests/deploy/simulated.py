@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drakit.drivers.cpumem.gauges import gauges
 
 from drakit.cluster.claim_file import read_claims
 from drakit.cluster.manifests import read
@@ -99,7 +98,7 @@ async def running(path: Path, kubelet_config: str = "", **settings: Any) -> Asyn
             def discover() -> Driver:
                 return discovery(config, NODE_NAME)
 
-            host = node.host(discover, config, gauges=gauges, reconciler=reconciler)
+            host = node.host(discover, config, gauges=lambda driver, claims: driver.gauges(claims), reconciler=reconciler)
             serving = asyncio.create_task(host.run())
             try:
                 await node.kubelet.registered(DRIVER)

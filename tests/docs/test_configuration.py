@@ -70,7 +70,7 @@ def test_the_example_file_is_a_configuration(tmp_path: Path) -> None:
 
 def gauge_names() -> Iterator[str]:
     """Gauges are created at scrape time: their names are literals in the source."""
-    for path in [*(SOURCES / "kit").rglob("*.py"), SOURCES / "drivers/cpu/gauges.py"]:
+    for path in [*(SOURCES / "kit").rglob("*.py"), SOURCES / "drivers/models/gauges.py"]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Gauge":
                 first = node.args[0]
@@ -182,14 +182,13 @@ def test_quoted_errors_are_the_code_s_own() -> None:
     )
     for said in (
         "is held by",
-        "its CPUs are exclusive to that pod",
-        "must stay with the containers without claims (minSharedCPUs)",
+        "its resources are exclusive to that pod",
+        "must stay available to containers without claims (minSharedCPUs)",
         "is not understood:",
         "unknown field",
         "this node has no device",
         "is probably off",
-        "asks for nothing of device",
-        "what it holds is that pod's alone",
+        "asks for nothing",
         "does not get its",
         "and hands out the same things",
         "memory.min and memory.low are the kubelet's",

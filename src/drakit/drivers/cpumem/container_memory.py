@@ -25,6 +25,7 @@ from drakit.kit.driver import ClaimUse, ContainerView, DesiredResources, Prepare
 from drakit.machine.model import CgroupMode, Machine
 
 _NEAR: Final = "near"
+_MEMORY_KEY: Final = re.compile("/(memory$|hugepages)")
 _RESERVATION_LIMITS: Final = (5, 7)
 """The first kernel whose hugetlb controller limits reservations too (``rsvd.max``)."""
 
@@ -59,7 +60,9 @@ def container_memory(uses: Iterable[ClaimUse]) -> ContainerMemory:
     used = tuple(uses)
     shares = distinct(share for use in used for share in shares_of(use.claim, use.devices))
     devices = [device for use in used for device in use.devices]
-    nodes = CpuSet(node_of(key) for device in devices for key in device.amounts)
+    nodes = CpuSet(
+        node_of(key) for device in devices for key in device.amounts if _MEMORY_KEY.search(key)
+    )
     if not any(share.memory for share in shares):
         nodes |= CpuSet.union(map(_near, devices))
     return ContainerMemory(shares, nodes, pages_of(shares))
