@@ -97,7 +97,7 @@ def gauge_names() -> Iterator[str]:
     """Gauges are made at scrape time: their names are literals, or the first of rows looped over."""
     paths = [
         *(SOURCES / "kit").rglob("*.py"),
-        SOURCES / "drivers/models/gauges.py",
+        SOURCES / "drivers/models/cpus.py",
         *(SOURCES / "drivers/cpumem").rglob("*.py"),
     ]
     for path in paths:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.driver import cpu_driver
 from drakit.drivers.models.cpus import DRIVER
-from drakit.drivers.models.node_driver import NodeDriver
-from drakit.drivers.models.warning_log import WarningLog
+from drakit.drivers.models.node_driver import NodeDriver, WarningLog
 from drakit.kit.program import Program
 from drakit.kit.program import main as run
 from drakit.machine.discover import discover as read_machine

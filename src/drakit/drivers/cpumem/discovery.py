@@ -21,8 +21,7 @@ from drakit.drivers.cpumem.qos.podspec import ApiPodSpecs
 from drakit.drivers.cpumem.qos.reconciler import qos_reconciler
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.drivers.models.memory_policy import MemoryQosPolicy
-from drakit.drivers.models.node_driver import NodeDriver
-from drakit.drivers.models.warning_log import WarningLog
+from drakit.drivers.models.node_driver import NodeDriver, WarningLog
 from drakit.kit.claims.checkpoint import read_claims
 from drakit.kit.driver import Driver, PreparedClaim
 from drakit.kit.reconciler import Reconciler, ReconcilerGroup

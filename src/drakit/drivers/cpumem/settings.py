@@ -20,9 +20,7 @@ class CpuMemConfig(CpuSettings, frozen=True):
 
     group_by: Annotated[
         GroupBy,
-        setting(
-            "what a device is; NUMA nodes without CPUs are always separate devices"
-        ),
+        setting("what a device is; NUMA nodes without CPUs are always separate devices"),
     ] = "numanode"
     layout: Annotated[
         LayoutName,
@@ -60,9 +58,7 @@ class CpuMemConfig(CpuSettings, frozen=True):
     ] = True
     hugepage_pools: Annotated[
         str,
-        setting(
-            "pages of each pool (0:2Mi=512,1Gi=4;*:2Mi=64); empty: pools are not changed"
-        ),
+        setting("pages of each pool (0:2Mi=512,1Gi=4;*:2Mi=64); empty: pools are not changed"),
     ] = ""
     hugepage_growth: Annotated[
         str,

@@ -7,13 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from drakit.core.cpuset import EMPTY, CpuSet
 from drakit.core.objects import int_attribute
-from drakit.core.quantity import Quantity
 from drakit.drivers.models.cpus import CPU_NUMBERS, NodeCpus
 from drakit.drivers.models.groups import Group, nearest_first
 from drakit.drivers.models.node_driver import NodeAmount
 from drakit.drivers.models.resource import (
     DeviceRequest,
-    GroupDevice,
     GroupedResource,
     ResourceKind,
     ResourceShare,
@@ -55,16 +53,6 @@ class AmountResource(GroupedResource):
             for node, kinds in self.offered.items()
             for kind, amount in kinds.items()
         )
-
-    def held(self, device: GroupDevice, prepared_claims: PreparedClaims) -> Mapping[str, Quantity]:
-        """The amounts that claims hold on the device's NUMA nodes."""
-        return {
-            kind.key: kind.quantity(
-                sum(prepared_claims.amount(kind.amount_key(node)) for node in device.group.nodes)
-            )
-            for kind in device.amounts
-            if kind in self.kinds
-        }
 
     def assign(
         self,

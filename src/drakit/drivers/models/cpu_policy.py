@@ -93,10 +93,6 @@ class _Parameters(Struct, frozen=True, forbid_unknown_fields=True):
     cpu_config: CpuParameters = CpuParameters()
 
 
-class _InvalidError(ValueError):
-    """Which field is invalid, and what would be valid."""
-
-
 def cpu_policy(configs: Iterable[OpaqueConfig], *, driver: str = "dra.cpu") -> CpuPolicy:
     """The policy of a request's configurations, of which later ones override earlier ones.
 
@@ -105,7 +101,7 @@ def cpu_policy(configs: Iterable[OpaqueConfig], *, driver: str = "dra.cpu") -> C
     """
     try:
         return _merged(configs)
-    except _InvalidError as error:
+    except (ValueError, msgspec.ValidationError) as error:
         raise RejectedError(
             f"the configuration for {driver} is not understood: {error}", reason="policy"
         ) from error
@@ -121,49 +117,41 @@ def _merged(configs: Iterable[OpaqueConfig]) -> CpuPolicy:
         fields |= given
     if cpuset is not None:
         return CpuPolicy(cpuset=cpuset)
-    try:
-        return CpuPolicy(**fields)
-    except ValueError as error:
-        raise _InvalidError(str(error)) from error
+    return CpuPolicy(**fields)
 
 
 def _parse(config: OpaqueConfig) -> CpuParameters:
     parameters = config.parameters
     if not isinstance(parameters, Mapping):
-        raise _InvalidError(
+        raise msgspec.ValidationError(
             f"expected an object with apiVersion and cpuConfig, found {parameters!r:.40}"
         )
     version = parameters.get("apiVersion")
     if version != API_VERSION:
-        raise _InvalidError(f"apiVersion {version!r} is not known, only {API_VERSION!r} is")
+        raise ValueError(f"apiVersion {version!r} is not known, only {API_VERSION!r} is")
     _only_known(parameters, _Parameters)
     inner = parameters.get("cpuConfig")
     if isinstance(inner, Mapping):
         _only_known(inner, CpuParameters)
-    try:
-        return msgspec.convert(parameters, _Parameters).cpu_config
-    except msgspec.ValidationError as error:
-        raise _InvalidError(str(error)) from error
+    return msgspec.convert(parameters, _Parameters).cpu_config
 
 
 def _only_known(given: Mapping[str, Any], struct: type[Struct]) -> None:
     known = struct.__struct_encode_fields__
     for key in given:
         if key not in known:
-            raise _InvalidError(f"unknown field {key!r}{did_you_mean(key, known)}")
+            raise ValueError(f"unknown field {key!r}{did_you_mean(key, known)}")
 
 
 def _explicit(config: OpaqueConfig, given: Mapping[str, Any]) -> CpuSet:
     if config.source == "FromClass":
-        raise _InvalidError(
-            "a class cannot name a cpuset: every claim of it would get the same CPUs"
-        )
+        raise ValueError("a class cannot name a cpuset: every claim of it would get the same CPUs")
     if len(given) > 1:
-        raise _InvalidError("cpuset leaves nothing to choose; drop the other fields or the cpuset")
+        raise ValueError("cpuset leaves nothing to choose; drop the other fields or the cpuset")
     try:
         cpus = CpuSet.parse(given["cpuset"])
     except CpuSetError as error:
-        raise _InvalidError(f"cpuset: {error}") from error
+        raise ValueError(f"cpuset: {error}") from error
     if not cpus:
-        raise _InvalidError("cpuset is empty; name the CPUs or leave the field out")
+        raise ValueError("cpuset is empty; name the CPUs or leave the field out")
     return cpus

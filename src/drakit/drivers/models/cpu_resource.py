@@ -8,13 +8,11 @@ from typing import NamedTuple
 
 from drakit.core.cpuset import EMPTY, CpuSet
 from drakit.core.objects import Attribute, bool_attribute, int_attribute, string_attribute
-from drakit.core.quantity import Quantity
 from drakit.drivers.models.amounts import cpus_by_request
 from drakit.drivers.models.cpu_choice import choose
 from drakit.drivers.models.cpu_enforcement import container_cpus, environment
 from drakit.drivers.models.cpu_policy import CpuPolicy, cpu_policy
 from drakit.drivers.models.cpus import CPU_NUMBERS, NodeCpus
-from drakit.drivers.models.gauges import cpu_gauges
 from drakit.drivers.models.groups import Group
 from drakit.drivers.models.resource import (
     DeviceRequest,
@@ -75,16 +73,9 @@ class CpuResource(GroupedResource):
             f"{driver}/smtEnabled": bool_attribute(machine.smt_active),
         }
 
-    def held(self, device: GroupDevice, prepared_claims: PreparedClaims) -> Mapping[str, Quantity]:
-        """The number of the device's CPUs that claims hold."""
-        if self.kind not in device.amounts:
-            return {}
-        cpus = device.group.cpus & prepared_claims.exclusive(CPU_NUMBERS)
-        return {self.kind.key: Quantity(len(cpus))}
-
     def gauges(self, prepared_claims: PreparedClaims) -> Iterable[Gauge]:
         """CPUs by state."""
-        return cpu_gauges(self.cpus, prepared_claims) if self.managed else ()
+        return self.cpus.gauges(prepared_claims) if self.managed else ()
 
     def enforce(
         self, container: ContainerView, prepared_claims: PreparedClaims

@@ -17,6 +17,7 @@ from drakit.drivers.models.cpu_choice import choose
 from drakit.drivers.models.cpu_settings import CpuSettings
 from drakit.drivers.models.cpu_topology import CpuTopology
 from drakit.kit.driver import Claim, PreparedClaims, RejectedError
+from drakit.kit.telemetry.metrics import Gauge
 from drakit.machine.model import Cpu, Machine, NumaNode
 
 DRIVER: Final = "dra.cpu"
@@ -131,6 +132,25 @@ class NodeCpus:
             for near in self.machine.nodes_of(cpus)
             if near in nodes
         )
+
+    def gauges(self, prepared_claims: PreparedClaims) -> Iterable[Gauge]:
+        """CPUs by state, with the Go driver's names, and per NUMA node and state."""
+        held = prepared_claims.exclusive(CPU_NUMBERS) & self.machine.online
+        shared = self.shared(prepared_claims)
+        yield Gauge("allocated_cpus", "CPUs held by claims.", len(held))
+        yield Gauge("available_cpus", "CPUs that no claim holds.", len(shared))
+        yield Gauge("reserved_cpus", "CPUs reserved for the system.", len(self.reserved))
+        states = {
+            "allocatable": self.allocatable,
+            "exclusive": held,
+            "shared": shared,
+            "reserved": self.reserved,
+            "offline": self.machine.present - self.machine.online,
+        }
+        for numa in self.machine.numa_nodes:
+            for state, cpus in states.items():
+                labels = (("numa_node", str(numa.id)), ("state", state))
+                yield Gauge("cpus", "CPUs by NUMA node and state.", len(cpus & numa.cpus), labels)
 
 
 def _distance_from(node: NumaNode) -> Callable[[int], tuple[int, int]]:

@@ -207,10 +207,14 @@ class GroupedDriver:
     def consumption(self, claim: PreparedClaim) -> dict[str, dict[str, Quantity]]:
         """How much of each device's capacities *claim* holds."""
         held = PreparedClaims([claim])
+
+        def amount(kind: ResourceKind, group: Group) -> Quantity:
+            numbers = len(group.cpus & claim.exclusive(kind.name))
+            amounts = sum(held.amount(kind.amount_key(node)) for node in group.nodes)
+            return kind.quantity(numbers + amounts)
+
         return {
-            device.name: {
-                k: n for each in self.resources for k, n in each.held(device, held).items()
-            }
+            device.name: {kind.key: amount(kind, device.group) for kind in device.amounts}
             for device in self.devices
         }
 

@@ -31,7 +31,13 @@ class Group:
 
     scope: Scope
     number: int
-    localities: tuple[Locality, ...]
+    nodes: tuple[int, ...]
+    """NUMA nodes, ascending."""
+    cpus: CpuSet
+    """CPUs offered to claims."""
+    socket: int | None
+    """The only socket. A NUMA node on several has its lowest: selectors rely on the attribute."""
+    memory_only: bool = False
 
     @property
     def name(self) -> str:
@@ -39,30 +45,21 @@ class Group:
         return self.scope if self.scope == "machine" else f"{self.scope}{self.number}"
 
     @property
-    def nodes(self) -> tuple[int, ...]:
-        """The NUMA nodes, ascending."""
-        return tuple(sorted({each.numa_node for each in self.localities}))
-
-    @property
     def numa_node(self) -> int | None:
         """The only NUMA node; None with several, which cannot be aligned by node."""
         return self.nodes[0] if len(self.nodes) == 1 else None
 
-    @property
-    def socket(self) -> int | None:
-        """The only socket. A NUMA node on several has its lowest: selectors rely on the attribute."""
-        sockets = sorted({each.socket for each in self.localities if each.socket is not None})
-        return sockets[0] if len(sockets) == 1 or (sockets and self.scope == "numa") else None
 
-    @property
-    def cpus(self) -> CpuSet:
-        """CPUs offered to claims."""
-        return CpuSet.union(each.cpus for each in self.localities)
-
-    @property
-    def memory_only(self) -> bool:
-        """Whether no CPU is online in the group."""
-        return all(each.memory_only for each in self.localities)
+def _group(scope: Scope, number: int, parts: Sequence[Locality]) -> Group:
+    sockets = sorted({each.socket for each in parts if each.socket is not None})
+    return Group(
+        scope,
+        number,
+        tuple(sorted({each.numa_node for each in parts})),
+        CpuSet.union(each.cpus for each in parts),
+        sockets[0] if len(sockets) == 1 or (sockets and scope == "numa") else None,
+        all(each.memory_only for each in parts),
+    )
 
 
 _GROUPINGS: Final[Mapping[GroupBy, tuple[Scope, Callable[[Locality], int]]]] = {
@@ -82,11 +79,10 @@ def groups_of(localities: Iterable[Locality], group_by: GroupBy) -> tuple[Group,
     remote = []
     for each in localities:
         if each.memory_only:
-            remote.append(Group("numa", each.numa_node, (each,)))
+            remote.append(_group("numa", each.numa_node, [each]))
         else:
             members.setdefault(number_of(each), []).append(each)
-    near = [Group(scope, number, tuple(each)) for number, each in sorted(members.items())]
-    return (*near, *remote)
+    return (*(_group(scope, number, parts) for number, parts in sorted(members.items())), *remote)
 
 
 def cpu_localities(cpus: NodeCpus) -> tuple[Locality, ...]:

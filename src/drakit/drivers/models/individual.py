@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import (
@@ -41,7 +41,6 @@ from drakit.drivers.models.cpus import (
     numa_attributes,
     pcie_roots,
 )
-from drakit.drivers.models.gauges import cpu_gauges
 from drakit.drivers.models.memory_policy import NO_MEMORY_QOS, MemoryQosPolicy
 from drakit.drivers.models.node_driver import NodeAmount
 from drakit.kit.driver import (
@@ -55,7 +54,6 @@ from drakit.kit.driver import (
     PoolOffer,
     PreparedClaim,
     PreparedClaims,
-    PreparedDevice,
     RejectedError,
 )
 from drakit.kit.telemetry.metrics import Gauge
@@ -87,7 +85,7 @@ class IndividualCpus:
 
     def gauges(self, prepared_claims: PreparedClaims) -> Iterable[Gauge]:
         """CPUs by state."""
-        return cpu_gauges(self.cpus, prepared_claims)
+        return self.cpus.gauges(prepared_claims)
 
     # -- offer -----------------------------------------------------------------------------------
 
@@ -96,7 +94,8 @@ class IndividualCpus:
         machine = self.cpus.machine
         offline = [machine.by_id[cpu] for cpu in self._offline]
         devices = [self._device(machine.by_id[cpu]) for cpu in self._order()]
-        devices += [self._offline_device(cpu) for cpu in offline]
+        # The topology of an offline CPU is unknown; all attributes stay: selectors must not fail.
+        devices += [self._device(cpu, (OFFLINE,)) for cpu in offline]
         return Offer(
             pools=(PoolOffer(tuple(devices)),),
             health=tuple(
@@ -125,22 +124,17 @@ class IndividualCpus:
     def _ids(self) -> TopologyIds:
         return TopologyIds(self.cpus.machine)
 
-    def _device(self, cpu: Cpu) -> Device:
+    def _device(self, cpu: Cpu, taints: tuple[Taint, ...] = ()) -> Device:
         attributes = self._attributes(cpu)
-        attributes |= pcie_roots(self.cpus, CpuSet([cpu.id]), len(attributes))
+        mapped = self.cpus.config.publish_node_allocatable_resource_mapping
         return Device(
             name=device_name(cpu.id),
-            attributes=attributes,
-            node_allocatable_resources=self._mapping(),
-        )
-
-    def _offline_device(self, cpu: Cpu) -> Device:
-        """The topology of an offline CPU is unknown; all attributes stay so that selectors do not fail."""
-        return Device(
-            name=device_name(cpu.id),
-            attributes=self._attributes(cpu),
-            node_allocatable_resources=self._mapping(),
-            taints=(OFFLINE,),
+            attributes=attributes
+            | (pcie_roots(self.cpus, CpuSet([cpu.id]), len(attributes)) if cpu.online else {}),
+            node_allocatable_resources={"cpu": {"mapping": {"deviceMultiplier": "1"}}}
+            if mapped
+            else {},
+            taints=taints,
         )
 
     def _attributes(self, cpu: Cpu) -> dict[str, Attribute]:
@@ -155,11 +149,6 @@ class IndividualCpus:
             "dra.cpu/smtEnabled": bool_attribute(self.cpus.machine.smt_active),
             **numa_attributes(node_id(cpu)),
         }
-
-    def _mapping(self) -> dict[str, Any]:
-        if not self.cpus.config.publish_node_allocatable_resource_mapping:
-            return {}
-        return {"cpu": {"mapping": {"deviceMultiplier": "1"}}}
 
     # -- assign ----------------------------------------------------------------------------------
 
@@ -181,7 +170,11 @@ class IndividualCpus:
             self._check_policy(policy, by_request[request])
         return Assignment(
             tuple(
-                self._prepared_device(claim, allocated, cpu, by_request[allocated.base_request])
+                allocated.prepare(
+                    exclusive={CPU_NUMBERS: CpuSet([cpu.id])},
+                    env=environment(claim.uid, by_request[allocated.base_request]),
+                    attributes=self._attributes(cpu),
+                )
                 for cpu, allocated in zip(cpus, claim.devices, strict=True)
             )
         )
@@ -225,15 +218,6 @@ class IndividualCpus:
                 f"driver cannot choose others",
                 reason="policy",
             )
-
-    def _prepared_device(
-        self, claim: Claim, allocated: AllocatedDevice, cpu: Cpu, request_cpus: CpuSet
-    ) -> PreparedDevice:
-        return allocated.prepare(
-            exclusive={CPU_NUMBERS: CpuSet([cpu.id])},
-            env=environment(claim.uid, request_cpus),
-            attributes=self._attributes(cpu),
-        )
 
     # -- enforce ---------------------------------------------------------------------------------
 

@@ -187,10 +187,6 @@ class GroupedResource(ABC):
         """Conditions for ready and for failed that a claim waits for before its pod is bound."""
         return None
 
-    def held(self, device: GroupDevice, prepared_claims: PreparedClaims) -> Mapping[str, Quantity]:
-        """How much of a device's capacities claims hold, by capacity key."""
-        return {}
-
     @property
     def node_amounts(self) -> tuple[NodeAmount, ...]:
         """What each NUMA node offers of kinds that are accounted by amount."""
