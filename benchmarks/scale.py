@@ -1,10 +1,10 @@
-"""One node at its limits: runtime events and prepare with thousands of containers and claims.
+"""Benchmark of one node at its limits: thousands of containers and claims.
 
     python -m benchmarks.scale
     PYTHONPATH=/path/to/other/src python -m benchmarks.scale     # the same for another version
 
-Every figure is a median and a maximum of several runs in one process. A loop of fixed work is timed
-alongside ("calibration"), so that figures of two runs can be compared on a machine whose speed changes.
+Every figure is a median and a maximum of several runs in one process. A loop with a fixed amount of
+work is also timed ("calibration"), to compare two runs on a machine whose speed changes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import (
@@ -32,7 +33,7 @@ from drakit.kit.claims.cdi_specs import ClaimSpecs
 from drakit.kit.claims.checkpoint import Checkpoint
 from drakit.kit.claims.metadata import MetadataFiles
 from drakit.kit.claims.preparer import Preparer
-from drakit.kit.driver import Driver, PreparedClaim, PreparedClaims, PreparedDevice
+from drakit.kit.driver import Driver, Offer, PreparedClaim, PreparedClaims, PreparedDevice
 from drakit.kit.runtime.enforcer import Enforcer
 from drakit.testing.node import SimulatedNode
 from drakit.testing.plugins import ConnectedPlugins
@@ -55,7 +56,7 @@ def calibration() -> float:
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Milliseconds that *work* takes."""
+    """Milliseconds of *work*."""
     begin = time.perf_counter()
     work()
     return (time.perf_counter() - begin) * 1e3
@@ -73,7 +74,7 @@ def claim_uid(number: int) -> str:
 def node(
     driver: Driver, count: int, claims: int, *, cdi: bool
 ) -> tuple[Enforcer, list[PodSandbox], list[NriContainer], list[PreparedClaims]]:
-    """An enforcer, what its runtime has, and a box with the prepared claims that it sees."""
+    """An enforcer, the containers of its runtime, and its prepared claims."""
     entries, pods, containers = [], [], []
     for number in range(count):
         uid, env, devices = f"uid-{number}", (), ()
@@ -159,15 +160,34 @@ class Claims:
         return from_builtins(document, ResourceClaim)
 
 
+@dataclass
+class ReadyNode:
+    """The rest of a driver as the preparer needs it; does nothing."""
+
+    driver: Driver
+    offer: Offer
+    not_ready: str | None = None
+
+    def user_of(self, uid: str) -> str | None:
+        return None
+
+    async def provision(self, claim: PreparedClaim, prepared_claims: PreparedClaims) -> None:
+        pass
+
+    def claims_changed(self, prepared_claims: PreparedClaims, *, update_containers: bool) -> None:
+        pass
+
+    async def evict_others(self, claim: PreparedClaim) -> None:
+        pass
+
+
 async def prepares(driver: Driver) -> None:
-    """The cost of prepare, on a file system in memory: what a sync costs there is nothing."""
-    offer = driver.offer().named("node-1")
+    """The cost of prepare on a file system in memory, where a sync is free."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         checkpoint = Checkpoint(f"{directory}/claims", boot="b")
         checkpoint.load()
         preparer = Preparer(
-            driver=lambda: driver,
-            offer=lambda: offer,
+            ReadyNode(driver, driver.offer().named("node-1")),
             checkpoint=checkpoint,
             source=Claims(),
             cdi=ClaimSpecs(f"{directory}/cdi", KIND),
@@ -184,7 +204,7 @@ async def prepares(driver: Driver) -> None:
 
 
 async def pushes(count: int, delay: float) -> None:
-    """A claimed pod on CPUs that *count* containers are just about to get, on a slow runtime."""
+    """A claimed pod on CPUs that *count* containers are about to get, on a slow runtime."""
     unsolicited = ConnectedPlugins._unsolicited
 
     async def slow(self: ConnectedPlugins, payload: bytes) -> bytes:

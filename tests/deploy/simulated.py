@@ -1,7 +1,7 @@
-"""A manifest with one pod, run on a simulated node: scheduler, kubelet, runtime and the real driver.
+"""Simulation of a manifest with one pod: scheduler, kubelet, runtime and the real driver.
 
-The offline scheduler allocates the pod's claims from what the driver publishes, the kubelet's double has
-them prepared, and the runtime's double creates every container and applies what the driver answers.
+The offline scheduler allocates the claims of the pod from the published devices, the fake kubelet prepares
+them, and the fake runtime creates every container and applies the response of the driver.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _KUBELETS = {"memory.min": "0", "memory.low": "0", "memory.high": "max"}
 
 @dataclass(frozen=True)
 class Ran:
-    """A pod that runs: its containers, init containers included, and what pod cgroups say."""
+    """A running pod: its containers, including init containers, and the files of its cgroup."""
 
     node: SimulatedNode
     host: Host
@@ -74,7 +74,7 @@ class Ran:
 def schedule(
     driver: Driver, claims: Sequence[ResourceClaim], directory: str
 ) -> list[ClaimAllocation]:
-    """What kube-scheduler would give these claims on an empty node."""
+    """The allocation of these claims by kube-scheduler on an empty node."""
     local = LocalNode(driver, directory, (*combined_classes(), *split_classes()))
     _scheduling, answer = local.schedule(claims, PreparedClaims())
     assert answer.fits, answer.reason
@@ -143,7 +143,7 @@ async def _run_pod(node: SimulatedNode, host: Host, path: Path, directory: str) 
 
 
 def _allocate(node: SimulatedNode, pod: Pod, allocation: ClaimAllocation) -> None:
-    """Write into the API double what kube-scheduler would."""
+    """Write the allocation to the fake API server, like kube-scheduler."""
     claim = allocation.claim
     results = [
         DeviceRequestAllocationResult(
@@ -169,7 +169,7 @@ def _allocate(node: SimulatedNode, pod: Pod, allocation: ClaimAllocation) -> Non
 
 
 def _make_pod_cgroup(node: SimulatedNode, uid: str) -> str:
-    """The pod's cgroup as the kubelet makes it: no hugepages unless the spec asks for some."""
+    """Create the pod's cgroup like the kubelet: no hugepages without a classic request."""
     path = f"{_KUBEPODS}/pod{uid}"
     for place, pages in ((_KUBEPODS, str(1 << 62)), (path, "0")):
         directory = os.path.join(node.cgroup_root, place)
@@ -183,7 +183,7 @@ def _make_pod_cgroup(node: SimulatedNode, uid: str) -> str:
 
 
 def _limits(pod: Pod, container: str) -> Resources:
-    """The memory limit that the kubelet gives to the runtime."""
+    """The memory limit that the kubelet passes to the runtime."""
     (found,) = [c for c in (*pod.spec.init_containers, *pod.spec.containers) if c.name == container]
     limit = found.resources.limits.get("memory")
     return Resources(memory_limit=limit.ceil()) if limit is not None else Resources()

@@ -172,7 +172,7 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_quoted_errors_are_the_code_s_own() -> None:
+def test_quoted_errors_are_those_of_the_code() -> None:
     """The messages quoted in the tables of events are those of the source."""
     source = words(
         "".join(
@@ -180,7 +180,7 @@ def test_quoted_errors_are_the_code_s_own() -> None:
             for path in rejecting_sources()
         )
     )
-    for said in (
+    for message in (
         "is held by",
         "its resources are exclusive to that pod",
         "must stay available to containers without claims (minSharedCPUs)",
@@ -196,5 +196,5 @@ def test_quoted_errors_are_the_code_s_own() -> None:
         "is not one the kubelet makes for pods",
         "cannot be set:",
     ):
-        assert said in words(TROUBLE)
-        assert said in source
+        assert message in words(TROUBLE)
+        assert message in source

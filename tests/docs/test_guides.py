@@ -32,7 +32,7 @@ RUN = text_of("docs/run.md")
 
 
 def shown(command: str) -> list[str]:
-    """What the quickstart shows under each console line that begins with *command*."""
+    """The output of the quickstart below each console line that starts with *command*."""
     found = []
     for block in blocks(QUICKSTART, "console"):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:

@@ -148,7 +148,7 @@ def _parser(program: Program[Any]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=program.name,
         description=program.description,
-        epilog="Settings: later wins of default, --config file, environment, flag.",
+        epilog="Precedence (lowest to highest): default, configuration file, environment, flag.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"{program.name} {__version__}")

@@ -274,8 +274,8 @@ def test_only_the_last_troubles_are_kept() -> None:
 class _Pages(BaseHTTPRequestHandler):
     ready = True
     metrics = (
-        'dra_cpu_refusals_total{reason="conflict",verb="assign"} 3.0\n'
-        'dra_cpu_refusals_total{reason="shared-pool",verb="enforce"} 1.0\n'
+        'dra_cpu_rejections_total{operation="assign",reason="conflict"} 3.0\n'
+        'dra_cpu_rejections_total{operation="enforce",reason="shared-pool"} 1.0\n'
     )
 
     def do_GET(self) -> None:

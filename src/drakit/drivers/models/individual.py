@@ -49,12 +49,12 @@ from drakit.kit.driver import (
     Claim,
     ContainerView,
     DesiredResources,
-    DeviceHealth,
     Offer,
     PoolOffer,
     PreparedClaim,
     PreparedClaims,
     RejectedError,
+    UnhealthyDevice,
 )
 from drakit.kit.telemetry.metrics import Gauge
 from drakit.machine.model import Cpu
@@ -98,9 +98,8 @@ class IndividualCpus:
         devices += [self._device(cpu, (OFFLINE,)) for cpu in offline]
         return Offer(
             pools=(PoolOffer(tuple(devices)),),
-            health=tuple(
-                DeviceHealth(None, device_name(cpu.id), False, f"CPU {cpu.id} is offline")
-                for cpu in offline
+            unhealthy=tuple(
+                UnhealthyDevice(device_name(cpu.id), f"CPU {cpu.id} is offline") for cpu in offline
             ),
         )
 
