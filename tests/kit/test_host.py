@@ -221,7 +221,10 @@ async def test_two_instances_hand_over() -> None:
         second = node.host(Pairs, options)
         async with at_work(second):
             await node.kubelet.registered("pairs.example.org", instances=2)
-            assert (first.runtime.status.state, second.runtime.status.state) == ("synchronized", "standby")
+            assert (first.runtime.status.state, second.runtime.status.state) == (
+                "synchronized",
+                "standby",
+            )
             await eventually(
                 lambda: set(second.conditions().values()) == {None}, "standby is ready"
             )

@@ -63,7 +63,9 @@ def test_a_node_that_lacks_nothing(place: Path) -> None:
     assert {each.subject for each in found} == {"cgroups", "kernel", "kubelet"}
 
 
-@pytest.mark.parametrize(("magic", "said"), [(0x01021994, "magic 0x1021994"), (None, "does not exist")])
+@pytest.mark.parametrize(
+    ("magic", "said"), [(0x01021994, "magic 0x1021994"), (None, "does not exist")]
+)
 def test_hybrid_and_v1_hosts_are_told_by_the_file_system(
     place: Path, magic: int | None, said: str
 ) -> None:
