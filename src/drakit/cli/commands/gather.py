@@ -25,6 +25,7 @@ from drakit.cli.commands.doctor import examine
 from drakit.cli.driver_settings import DriverSettings, add_options, ask_driver, driver_settings
 from drakit.cli.errors import Problem
 from drakit.cli.topology_document import topology_document
+from drakit.core.bootrecord import boot_id
 from drakit.core.objects import to_builtins
 from drakit.drivers.cpu.config import CpuSettings
 from drakit.kit.claims import checkpoint as checkpoint
@@ -99,7 +100,7 @@ def report(settings: DriverSettings, kubelet_config: str | None = None) -> Docum
             "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "drakit": __version__,
             "python": platform.python_version(),
-            "bootId": checkpoint.boot_id(),
+            "bootId": boot_id(),
         },
         "node": settings.node,
         "configuration": {
