@@ -13,28 +13,26 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from drakit.core.objects import (
-    Attribute,
-    Capacity,
-    Device,
-    Struct,
-    int_attribute,
-    string_attribute,
-)
-from drakit.core.quantity import Quantity
-from drakit.kit.config.options import HostOptions
-from drakit.kit.config.settings import did_you_mean, setting
-from drakit.kit.driver import (
+from drakit.kit import (
     AllocatedDevice,
     Assignment,
+    Attribute,
+    Capacity,
     Claim,
     ContainerView,
     DesiredResources,
+    Device,
+    HostOptions,
     Offer,
     PoolOffer,
     PreparedClaims,
     PreparedDevice,
+    Quantity,
     RejectedError,
+    did_you_mean,
+    int_attribute,
+    setting,
+    string_attribute,
 )
 
 NAME: Final = "gpu.example.com"
@@ -56,13 +54,13 @@ class ExampleConfig(HostOptions, frozen=True):
         Quantity(self.device_memory)
 
 
-class Sharing(Struct, frozen=True, forbid_unknown_fields=True):
+class Sharing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How containers of a pod share one GPU."""
 
     strategy: Literal["TimeSlicing", "SpacePartitioning"] = "TimeSlicing"
 
 
-class Parameters(Struct, frozen=True, forbid_unknown_fields=True):
+class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """Opaque configuration of a claim: strict, versioned, unknown fields rejected."""
 
     api_version: Literal["gpu.resource.example.com/v1alpha1"] = PARAMETERS_VERSION
