@@ -11,7 +11,7 @@ import yaml
 
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.cpu.config import CpuConfig
-from drakit.drivers.cpu.program import Discovery, main
+from drakit.drivers.cpu.program import CpuDiscovery, main
 from drakit.drivers.models.individual import IndividualCpus
 from drakit.testing.synthetic import build
 from drakit.testing.sysfs_writer import write_tree
@@ -61,7 +61,7 @@ def test_a_wrong_setting_is_exit_code_2(capsys: pytest.CaptureFixture[str]):
 def test_discovery_reads_the_machine_and_logs_each_warning_once(
     root: str, caplog: pytest.LogCaptureFixture
 ):
-    discover = Discovery()
+    discover = CpuDiscovery()
     config = CpuConfig(sysfs_root=root, cpu_device_mode="individual", reserved_cpus="0,99")
     with caplog.at_level(logging.WARNING):
         first, second = discover(config, "node"), discover(config, "node")

@@ -17,7 +17,7 @@ from drakit.core.cpuset import CpuSet
 from drakit.core.objects import DeviceRequestAllocationResult
 from drakit.core.quantity import Quantity
 from drakit.drivers.cpu.program import program as cpu_program
-from drakit.drivers.cpumem.discovery import Discovery
+from drakit.drivers.cpumem.discovery import CpuMemDiscovery
 from drakit.drivers.cpumem.program import program as cpumem_program
 from drakit.kit.claims.checkpoint import read_claims
 from drakit.kit.claims.exclusion import exclude_other_drivers
@@ -66,7 +66,7 @@ def config_of(node: SimulatedNode, program: Program[Any], *flags: str) -> config
 async def serving(node: SimulatedNode, *flags: str) -> AsyncIterator[Host]:
     """The driver with everything its command would give it, in this process."""
     config = config_of(node, cpumem_program(), *flags).config
-    discover = Discovery()
+    discover = CpuMemDiscovery()
     reconciler = discover.reconciler(config, node.name)
     await reconciler.establish(read_claims(config.checkpoint_dir(DRIVER)))
     host = node.host(

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from drakit.drivers.cpu.program import program as cpu_program
-from drakit.drivers.cpumem.discovery import Discovery
+from drakit.drivers.cpumem.discovery import CpuMemDiscovery
 from drakit.drivers.cpumem.hugepages.settings import PageCounts
 from drakit.drivers.cpumem.program import main
 from drakit.drivers.cpumem.program import program as cpumem_program
@@ -91,7 +91,7 @@ def test_hugepage_settings_are_understood():
 def test_discovery_says_each_doubt_once_and_remembers_what_others_held(
     root: str, caplog: pytest.LogCaptureFixture
 ):
-    discover = Discovery()
+    discover = CpuMemDiscovery()
     config = CpuMemConfig(
         sysfs_root=root,
         kubelet_root_dir=f"{root}/kubelet",
@@ -114,14 +114,14 @@ def test_the_driver_yields_what_a_drop_in_gives_the_kubelet(root: str, tmp_path:
     config = CpuMemConfig(
         sysfs_root=root, kubelet_root_dir=f"{root}/kubelet", kubelet_config_dir=str(tmp_path)
     )
-    assert Discovery()(config, "node").memory_policy.kubelets == {Knob.PROTECTION}
+    assert CpuMemDiscovery()(config, "node").memory_policy.kubelets == {Knob.PROTECTION}
 
 
 def test_growth_is_offered(root: str):
     config = CpuMemConfig(
         sysfs_root=root, kubelet_root_dir=f"{root}/kubelet", hugepage_growth="0:2Mi=50"
     )
-    driver = Discovery()(config, "node")
+    driver = CpuMemDiscovery()(config, "node")
     found = capacities(driver)
     assert (found["numa0"]["hugepages2Mi"], found["numa1"]["hugepages2Mi"]) == ("280Mi", "180Mi")
 

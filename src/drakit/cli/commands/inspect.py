@@ -19,7 +19,7 @@ from drakit.drivers.cpumem.hugepages.settings import doubts
 from drakit.drivers.cpumem.hugepages.sizes import size_name
 from drakit.drivers.cpumem.kinds import CPU
 from drakit.drivers.cpumem.settings import CpuMemConfig
-from drakit.drivers.models.resource import ResourceKind
+from drakit.drivers.models.resource import CapacityKind
 from drakit.kit.config.settings import ConfigurationError, add_flags, resolve
 from drakit.local.node_programs import current_cpumem_driver
 from drakit.machine.model import Machine, NumaNode
@@ -154,7 +154,7 @@ def _node(driver: CpuMemDriver, node: NumaNode) -> Document:
     }
 
 
-def _amounts(amounts: Iterable[tuple[ResourceKind, int]]) -> dict[str, int]:
+def _amounts(amounts: Iterable[tuple[CapacityKind, int]]) -> dict[str, int]:
     return {kind.name: amount for kind, amount in amounts}
 
 

@@ -9,16 +9,16 @@ from drakit.drivers.cpu.config import CpuConfig, DeviceMode
 from drakit.drivers.models.cpu_resource import CpuResource
 from drakit.drivers.models.cpus import CDI_KIND, DRIVER, NodeCpus
 from drakit.drivers.models.grouped import GroupedDriver
-from drakit.drivers.models.groups import Group, cpu_localities
+from drakit.drivers.models.groups import ResourceGroup, cpu_localities
 from drakit.drivers.models.individual import IndividualCpus
 from drakit.drivers.models.node_driver import NodeDriver
-from drakit.drivers.models.resource import GroupDevice, ResourceKind
+from drakit.drivers.models.resource import CapacityKind, GroupDevice
 from drakit.machine.model import Machine
 
-CPU: Final = ResourceKind(DRIVER, "cpu", least=1)
+CPU: Final = CapacityKind(DRIVER, "cpu", least=1)
 
 
-def _layout(group: Group, amounts: Mapping[ResourceKind, int]) -> Iterable[GroupDevice]:
+def _layout(group: ResourceGroup, amounts: Mapping[CapacityKind, int]) -> Iterable[GroupDevice]:
     """Devices named like the Go driver's: ``cpudevnuma000``, ``cpudevsocket000``, ``cpudevmachine``."""
     number = "" if group.scope == "machine" else f"{group.number:03d}"
     yield GroupDevice(f"cpudev{group.scope}{number}", group, amounts)

@@ -13,7 +13,7 @@ from drakit.kit.program import main as run
 from drakit.machine.discover import discover as read_machine
 
 
-class Discovery:
+class CpuDiscovery:
     """Reads the machine and makes the driver for it."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ def program() -> Program[CpuConfig]:
         prefix="DRA_CPU",
         description="Exclusive CPUs through Dynamic Resource Allocation, one by one or in amounts.",
         config=CpuConfig,
-        discover=Discovery(),
+        discover=CpuDiscovery(),
         gauges=lambda driver, prepared_claims: driver.gauges(prepared_claims),
         driver=DRIVER,
         conflicts_with=lambda config: ("dra.cpumem",),

@@ -1,4 +1,4 @@
-"""Discovery of the CPU and memory driver, and the reconcilers that work beside it."""
+"""CpuMemDiscovery of the CPU and memory driver, and the reconcilers that work beside it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PAGE_SIZE: Final = os.sysconf("SC_PAGE_SIZE")
 """The kernel's page size, to which it rounds values of memory files (64 KiB on some arm64)."""
 
 
-class Discovery:
+class CpuMemDiscovery:
     """Reads the machine and makes the driver for it; keeps what is read only at the start."""
 
     def __init__(self) -> None:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Final
 
 from drakit.drivers.cpumem.hugepages.sizes import size_name
-from drakit.drivers.models.resource import ResourceKind
+from drakit.drivers.models.resource import CapacityKind
 
 DRIVER: Final = "dra.cpumem"
 CDI_KIND: Final = "dra.k8s.io/cpumem"
-CPU: Final = ResourceKind(DRIVER, "cpu")
-MEMORY: Final = ResourceKind(DRIVER, "memory", step=2 << 20, in_bytes=True)
+CPU: Final = CapacityKind(DRIVER, "cpu")
+MEMORY: Final = CapacityKind(DRIVER, "memory", step=2 << 20, in_bytes=True)
 """In steps of the size of a transparent hugepage."""
 
 
-def hugepages(page_size: int) -> ResourceKind:
+def hugepages(page_size: int) -> CapacityKind:
     """Hugepages of a size in bytes."""
     size = size_name(page_size)
-    return ResourceKind(
+    return CapacityKind(
         DRIVER,
         f"hugepages{size}",
         step=page_size,

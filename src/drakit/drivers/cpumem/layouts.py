@@ -21,8 +21,8 @@ from drakit.core.objects import (
 from drakit.drivers.cpumem.kinds import CPU, DRIVER, MEMORY, hugepages
 from drakit.drivers.cpumem.settings import LayoutName
 from drakit.drivers.models.grouped import Layout, one_device
-from drakit.drivers.models.groups import Group
-from drakit.drivers.models.resource import GroupDevice, ResourceKind
+from drakit.drivers.models.groups import ResourceGroup
+from drakit.drivers.models.resource import CapacityKind, GroupDevice
 
 _ATTRIBUTES: Final = f'device.attributes["{DRIVER}"]'
 PAGE_SIZES: Final = tuple(
@@ -42,7 +42,7 @@ PAGE_SIZES: Final = tuple(
 """Hugepage sizes of Linux on 64-bit machines."""
 
 
-def split(group: Group, amounts: Mapping[ResourceKind, int]) -> Iterable[GroupDevice]:
+def split(group: ResourceGroup, amounts: Mapping[CapacityKind, int]) -> Iterable[GroupDevice]:
     """One device per kind: ``cpu-numa0``, ``memory-numa0``, ``hugepages-2mi-numa0``."""
     for kind, amount in amounts.items():
         yield GroupDevice(f"{kind.label}-{group.name}", group, {kind: amount}, kind.name)

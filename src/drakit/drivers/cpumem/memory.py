@@ -26,12 +26,12 @@ from drakit.drivers.cpumem.reservation import Reservation
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.drivers.models.amounts import AmountResource
 from drakit.drivers.models.cpus import CPU_NUMBERS, NodeCpus
-from drakit.drivers.models.groups import Group
+from drakit.drivers.models.groups import ResourceGroup
 from drakit.drivers.models.memory_policy import MemoryQosPolicy
 from drakit.drivers.models.resource import (
-    DeviceRequest,
+    AllocatedAmounts,
+    CapacityKind,
     GroupDevice,
-    ResourceKind,
     ResourceShare,
     node_of,
 )
@@ -62,7 +62,7 @@ class MemoryResource(AmountResource):
     """The part of the growth that the kernel is expected to provide; None for all of it."""
 
     @cached_property
-    def kinds(self) -> tuple[ResourceKind, ...]:
+    def kinds(self) -> tuple[CapacityKind, ...]:
         """Memory, then hugepages by size."""
         sizes = {p.size_bytes for node in self.cpus.machine.numa_nodes for p in node.hugepages}
         return (MEMORY, *map(hugepages, sorted(sizes)))
@@ -70,16 +70,16 @@ class MemoryResource(AmountResource):
     # -- offer -----------------------------------------------------------------------------------
 
     @cached_property
-    def reserved(self) -> Mapping[int, Mapping[ResourceKind, int]]:
+    def reserved(self) -> Mapping[int, Mapping[CapacityKind, int]]:
         """Bytes reserved for the system on each NUMA node."""
         return self._reservation.on(self.cpus.machine)
 
     @cached_property
-    def offered(self) -> Mapping[int, Mapping[ResourceKind, int]]:
+    def offered(self) -> Mapping[int, Mapping[CapacityKind, int]]:
         """What claims can get of each NUMA node."""
         return {node.id: self._offered(node) for node in self.cpus.machine.numa_nodes}
 
-    def _offered(self, node: NumaNode) -> dict[ResourceKind, int]:
+    def _offered(self, node: NumaNode) -> dict[CapacityKind, int]:
         growth = sum(size * pages for size, pages in self.growth.get(node.id, {}).items())
         memory = node.usable_bytes - growth - self.reserved[node.id].get(MEMORY, 0)
         found = {MEMORY: memory}
@@ -135,7 +135,7 @@ class MemoryResource(AmountResource):
             if 1 < len(near) <= _MOST_DISTANCES
         }
 
-    def _provisioning(self, group: Group) -> str:
+    def _provisioning(self, group: ResourceGroup) -> str:
         """Where the group's hugepages come from."""
         settings = self.config.hugepages
         if any(settings.growth.of(node) for node in group.nodes):
@@ -162,7 +162,7 @@ class MemoryResource(AmountResource):
 
     def assign(
         self,
-        requests: Sequence[DeviceRequest],
+        requests: Sequence[AllocatedAmounts],
         shares: Sequence[ResourceShare],
         prepared_claims: PreparedClaims,
     ) -> Sequence[ResourceShare]:
@@ -174,7 +174,7 @@ class MemoryResource(AmountResource):
             for share, nodes in zip(chosen, near, strict=True)
         ]
 
-    def _near(self, request: DeviceRequest, share: ResourceShare) -> CpuSet:
+    def _near(self, request: AllocatedAmounts, share: ResourceShare) -> CpuSet:
         """The nodes near the request's CPUs; with adminAccess all nodes of the group."""
         if request.allocated.admin_access:
             return CpuSet(request.device.group.nodes) & self._memory_nodes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from drakit.drivers.cpumem import preflight
-from drakit.drivers.cpumem.discovery import Discovery
+from drakit.drivers.cpumem.discovery import CpuMemDiscovery
 from drakit.drivers.cpumem.kinds import DRIVER
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.kit.program import Program
@@ -14,7 +14,7 @@ from drakit.kit.program import main as run
 
 def program() -> Program[CpuMemConfig]:
     """The program; its discovery and reconciler belong to one process."""
-    discovery = Discovery()
+    discovery = CpuMemDiscovery()
     return Program(
         name="dra-driver-cpumem",
         prefix="DRA_CPUMEM",

@@ -14,14 +14,14 @@ from typing import Final
 from drakit.core.quantity import Quantity, QuantityError
 from drakit.drivers.cpumem.hugepages.sizes import parse_size
 from drakit.drivers.cpumem.kinds import MEMORY, hugepages
-from drakit.drivers.models.resource import ResourceKind
+from drakit.drivers.models.resource import CapacityKind
 from drakit.machine.model import Machine, NumaNode
 
 SYNTAX: Final = "0:memory=1Gi,hugepages-2Mi=64Mi;1:memory=1Gi, or a total like 2Gi"
 _HUGEPAGES: Final = "hugepages-"
 _LARGEST_NODE: Final = 1 << 16
 
-Amounts = Mapping[ResourceKind, int]
+Amounts = Mapping[CapacityKind, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,13 @@ class Reservation:
             by_node[node] = _amounts(amounts)
         return cls(by_node=by_node)
 
-    def on(self, machine: Machine) -> dict[int, dict[ResourceKind, int]]:
+    def on(self, machine: Machine) -> dict[int, dict[CapacityKind, int]]:
         """The reservation on each node of *machine*. Totals are taken from :func:`_system_nodes`.
 
         In equal shares, of which the first nodes get the rest; a node that has less than its share
         passes the difference on to the others.
         """
-        found: dict[int, dict[ResourceKind, int]] = {node.id: {} for node in machine.numa_nodes}
+        found: dict[int, dict[CapacityKind, int]] = {node.id: {} for node in machine.numa_nodes}
         for node, amounts in self.by_node.items():
             if node in found:
                 found[node] |= amounts
@@ -91,7 +91,7 @@ def _system_nodes(machine: Machine) -> list[NumaNode]:
     return [node for node in with_memory if node.cpus] or with_memory
 
 
-def _has(node: NumaNode, kind: ResourceKind) -> int:
+def _has(node: NumaNode, kind: CapacityKind) -> int:
     if kind == MEMORY:
         return node.usable_bytes
     return sum(p.size_bytes * p.total for p in node.hugepages if p.size_bytes == kind.page_size)
@@ -114,8 +114,8 @@ def _even_shares(total: int, step: int, room: Mapping[int, int]) -> dict[int, in
     return shares
 
 
-def _amounts(text: str) -> dict[ResourceKind, int]:
-    found: dict[ResourceKind, int] = {}
+def _amounts(text: str) -> dict[CapacityKind, int]:
+    found: dict[CapacityKind, int] = {}
     for item in text.split(","):
         name, equals, value = (piece.strip() for piece in item.partition("="))
         if not equals:
@@ -127,7 +127,7 @@ def _amounts(text: str) -> dict[ResourceKind, int]:
     return found
 
 
-def _kind(name: str) -> ResourceKind:
+def _kind(name: str) -> CapacityKind:
     if name == MEMORY.name:
         return MEMORY
     if name.startswith(_HUGEPAGES):

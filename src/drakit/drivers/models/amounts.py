@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from drakit.core.cpuset import EMPTY, CpuSet
 from drakit.core.objects import int_attribute
 from drakit.drivers.models.cpus import CPU_NUMBERS, NodeCpus
-from drakit.drivers.models.groups import Group, nearest_first
+from drakit.drivers.models.groups import ResourceGroup, nearest_first
 from drakit.drivers.models.node_driver import NodeAmount
 from drakit.drivers.models.resource import (
-    DeviceRequest,
+    AllocatedAmounts,
+    CapacityKind,
     GroupedResource,
-    ResourceKind,
     ResourceShare,
 )
 from drakit.kit.driver import AllocatedDevice, PreparedClaims, RejectedError
@@ -34,10 +34,10 @@ class AmountResource(GroupedResource):
 
     @property
     @abstractmethod
-    def offered(self) -> Mapping[int, Mapping[ResourceKind, int]]:
+    def offered(self) -> Mapping[int, Mapping[CapacityKind, int]]:
         """What claims can get of each NUMA node, in whole steps; kinds without any are left out."""
 
-    def amounts(self, group: Group) -> Mapping[ResourceKind, int]:
+    def amounts(self, group: ResourceGroup) -> Mapping[CapacityKind, int]:
         """The sum of the group's NUMA nodes."""
         sums = {
             kind: sum(self.offered[node].get(kind, 0) for node in group.nodes)
@@ -56,7 +56,7 @@ class AmountResource(GroupedResource):
 
     def assign(
         self,
-        requests: Sequence[DeviceRequest],
+        requests: Sequence[AllocatedAmounts],
         shares: Sequence[ResourceShare],
         prepared_claims: PreparedClaims,
     ) -> Sequence[ResourceShare]:
@@ -80,8 +80,8 @@ class AmountResource(GroupedResource):
         return found
 
     def _choose(
-        self, request: DeviceRequest, near: CpuSet, free: Mapping[tuple[int, ResourceKind], int]
-    ) -> dict[tuple[int, ResourceKind], int]:
+        self, request: AllocatedAmounts, near: CpuSet, free: Mapping[tuple[int, CapacityKind], int]
+    ) -> dict[tuple[int, CapacityKind], int]:
         """Everything from the nearest node that has it all, else each kind from the nearest on."""
         nodes = nearest_first(self.cpus, request.device.group.nodes, near)
         wanted = {kind: n for kind, n in request.amounts.items() if n and kind in self.kinds}
@@ -106,7 +106,7 @@ class AmountResource(GroupedResource):
         return chosen
 
     def _share(
-        self, request: DeviceRequest, chosen: Mapping[tuple[int, ResourceKind], int]
+        self, request: AllocatedAmounts, chosen: Mapping[tuple[int, CapacityKind], int]
     ) -> ResourceShare:
         by_node = sorted(chosen.items(), key=lambda item: item[0][0])
         return ResourceShare(

@@ -13,12 +13,12 @@ from drakit.drivers.models.cpu_choice import choose
 from drakit.drivers.models.cpu_enforcement import container_cpus, environment
 from drakit.drivers.models.cpu_policy import CpuPolicy, cpu_policy
 from drakit.drivers.models.cpus import CPU_NUMBERS, NodeCpus
-from drakit.drivers.models.groups import Group
+from drakit.drivers.models.groups import ResourceGroup
 from drakit.drivers.models.resource import (
-    DeviceRequest,
+    AllocatedAmounts,
+    CapacityKind,
     GroupDevice,
     GroupedResource,
-    ResourceKind,
     ResourceShare,
 )
 from drakit.kit.driver import ContainerView, DesiredResources, PreparedClaims, RejectedError
@@ -26,7 +26,7 @@ from drakit.kit.telemetry.metrics import Gauge
 
 
 class _CpuRequest(NamedTuple):
-    request: DeviceRequest
+    request: AllocatedAmounts
     offered: CpuSet
     number: int
     policy: CpuPolicy
@@ -41,7 +41,7 @@ class CpuResource(GroupedResource):
     """The CPUs of a node, exclusive by number."""
 
     cpus: NodeCpus
-    kind: ResourceKind
+    kind: CapacityKind
     managed: bool = True
     """Whether this driver confines containers to CPUs; false where another driver does."""
     binds_memory: bool = True
@@ -51,7 +51,7 @@ class CpuResource(GroupedResource):
     """
 
     @property
-    def kinds(self) -> tuple[ResourceKind, ...]:
+    def kinds(self) -> tuple[CapacityKind, ...]:
         """CPUs."""
         return (self.kind,)
 
@@ -60,7 +60,7 @@ class CpuResource(GroupedResource):
         """Settings about CPUs that do not fit this machine."""
         return self.cpus.warnings if self.managed else ()
 
-    def amounts(self, group: Group) -> Mapping[ResourceKind, int]:
+    def amounts(self, group: ResourceGroup) -> Mapping[CapacityKind, int]:
         """The number of CPUs offered."""
         return {self.kind: len(group.cpus)} if group.cpus else {}
 
@@ -89,7 +89,7 @@ class CpuResource(GroupedResource):
 
     def assign(
         self,
-        requests: Sequence[DeviceRequest],
+        requests: Sequence[AllocatedAmounts],
         shares: Sequence[ResourceShare],
         prepared_claims: PreparedClaims,
     ) -> Sequence[ResourceShare]:
@@ -112,7 +112,7 @@ class CpuResource(GroupedResource):
             for request, cpus in zip(requests, chosen, strict=True)
         ]
 
-    def _wanted(self, request: DeviceRequest) -> _CpuRequest:
+    def _wanted(self, request: AllocatedAmounts) -> _CpuRequest:
         offered = request.device.group.cpus if self.kind in request.device.amounts else EMPTY
         policy = cpu_policy(request.allocated.config, driver=self.kind.driver)
         return _CpuRequest(request, offered, request.amounts.get(self.kind, 0), policy)
@@ -149,7 +149,9 @@ class CpuResource(GroupedResource):
             reason = f"names CPUs that another request of the claim has: {cpus - free}"
         raise RejectedError(f"{wanted.request}: cpuset {cpus} {reason}", reason="policy")
 
-    def _share(self, request: DeviceRequest, cpus: CpuSet, request_cpus: CpuSet) -> ResourceShare:
+    def _share(
+        self, request: AllocatedAmounts, cpus: CpuSet, request_cpus: CpuSet
+    ) -> ResourceShare:
         env = environment(request.claim.uid, request_cpus) if request_cpus else {}
         if not cpus:
             return ResourceShare(env=env)

@@ -17,14 +17,14 @@ from drakit.core.quantity import Quantity
 from drakit.drivers.models.cpu_enforcement import check_owner
 from drakit.drivers.models.cpu_settings import GroupBy
 from drakit.drivers.models.cpus import CPU_NUMBERS, NodeCpus, numa_attributes, pcie_roots
-from drakit.drivers.models.groups import Group, Locality, groups_of
+from drakit.drivers.models.groups import Locality, ResourceGroup, groups_of
 from drakit.drivers.models.memory_policy import NO_MEMORY_QOS, MemoryQosPolicy
 from drakit.drivers.models.node_driver import NodeAmount
 from drakit.drivers.models.resource import (
-    DeviceRequest,
+    AllocatedAmounts,
+    CapacityKind,
     GroupDevice,
     GroupedResource,
-    ResourceKind,
     ResourceShare,
 )
 from drakit.kit.config.settings import did_you_mean
@@ -42,11 +42,11 @@ from drakit.kit.driver import (
 )
 from drakit.kit.telemetry.metrics import Gauge
 
-Layout = Callable[[Group, Mapping[ResourceKind, int]], Iterable[GroupDevice]]
+Layout = Callable[[ResourceGroup, Mapping[CapacityKind, int]], Iterable[GroupDevice]]
 """How a group and its amounts become devices."""
 
 
-def one_device(group: Group, amounts: Mapping[ResourceKind, int]) -> Iterable[GroupDevice]:
+def one_device(group: ResourceGroup, amounts: Mapping[CapacityKind, int]) -> Iterable[GroupDevice]:
     """One device with all amounts of the group: ``numa0``, ``socket0``, ``machine``."""
     yield GroupDevice(group.name, group, amounts, "combined")
 
@@ -74,7 +74,7 @@ class GroupedDriver:
             for device in self.layout(group, amounts)
         )
 
-    def _amounts(self, group: Group) -> dict[ResourceKind, int]:
+    def _amounts(self, group: ResourceGroup) -> dict[CapacityKind, int]:
         return {k: n for each in self.resources for k, n in each.amounts(group).items()}
 
     # -- offer -----------------------------------------------------------------------------------
@@ -143,12 +143,12 @@ class GroupedDriver:
             )
         )
 
-    def _request(self, claim: Claim, allocated: AllocatedDevice) -> DeviceRequest:
+    def _request(self, claim: Claim, allocated: AllocatedDevice) -> AllocatedAmounts:
         device = self._device(claim, allocated)
         if allocated.admin_access:
-            return DeviceRequest(claim, allocated, device, {})
+            return AllocatedAmounts(claim, allocated, device, {})
         kinds = {kind.key: kind for kind in device.amounts}
-        amounts: dict[ResourceKind, int] = {}
+        amounts: dict[CapacityKind, int] = {}
         for key, quantity in allocated.consumed_capacity.items():
             if key in kinds:
                 amounts[kinds[key]] = kinds[key].rounded_up(quantity)
@@ -160,7 +160,7 @@ class GroupedDriver:
                     f"check whether the node has lost hugepages",
                     reason="capacity",
                 )
-        request = DeviceRequest(claim, allocated, device, amounts)
+        request = AllocatedAmounts(claim, allocated, device, amounts)
         _check_amounts(request, list(kinds.values()))
         return request
 
@@ -208,7 +208,7 @@ class GroupedDriver:
         """How much of each device's capacities *claim* holds."""
         held = PreparedClaims([claim])
 
-        def amount(kind: ResourceKind, group: Group) -> Quantity:
+        def amount(kind: CapacityKind, group: ResourceGroup) -> Quantity:
             numbers = len(group.cpus & claim.exclusive(kind.name))
             amounts = sum(held.amount(kind.amount_key(node)) for node in group.nodes)
             return kind.quantity(numbers + amounts)
@@ -224,7 +224,7 @@ class GroupedDriver:
             yield from resource.gauges(prepared_claims)
 
 
-def _check_amounts(request: DeviceRequest, kinds: Iterable[ResourceKind]) -> None:
+def _check_amounts(request: AllocatedAmounts, kinds: Iterable[CapacityKind]) -> None:
     """Reject a request without amounts, or with less than a device hands out."""
     if not any(kind in request.amounts for kind in kinds):
         raise RejectedError(

@@ -26,7 +26,7 @@ class Locality:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ResourceGroup:
     """Localities from which amounts are allocated together."""
 
     scope: Scope
@@ -50,9 +50,9 @@ class Group:
         return self.nodes[0] if len(self.nodes) == 1 else None
 
 
-def _group(scope: Scope, number: int, parts: Sequence[Locality]) -> Group:
+def _group(scope: Scope, number: int, parts: Sequence[Locality]) -> ResourceGroup:
     sockets = sorted({each.socket for each in parts if each.socket is not None})
-    return Group(
+    return ResourceGroup(
         scope,
         number,
         tuple(sorted({each.numa_node for each in parts})),
@@ -69,7 +69,7 @@ _GROUPINGS: Final[Mapping[GroupBy, tuple[Scope, Callable[[Locality], int]]]] = {
 }
 
 
-def groups_of(localities: Iterable[Locality], group_by: GroupBy) -> tuple[Group, ...]:
+def groups_of(localities: Iterable[Locality], group_by: GroupBy) -> tuple[ResourceGroup, ...]:
     """The groups of a machine, NUMA nodes without CPUs last and each on its own.
 
     The scheduler takes the first device that fits and must not try the slower, remote memory first.

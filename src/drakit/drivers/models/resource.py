@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import Attribute, Capacity, CapacityRange, RequestPolicy
 from drakit.core.quantity import Quantity
-from drakit.drivers.models.groups import Group
+from drakit.drivers.models.groups import ResourceGroup
 from drakit.drivers.models.node_driver import NodeAmount
 from drakit.kit.driver import (
     AllocatedDevice,
@@ -32,7 +32,7 @@ _NODE: Final = "numa"
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class ResourceKind:
+class CapacityKind:
     """One consumable capacity of a device. Claims are written with its key, which never changes."""
 
     driver: str
@@ -107,19 +107,19 @@ class GroupDevice:
     """A device and the amounts of its group that it offers."""
 
     name: str
-    group: Group
-    amounts: Mapping[ResourceKind, int]
+    group: ResourceGroup
+    amounts: Mapping[CapacityKind, int]
     label: str = ""
     """What the device holds, for DeviceClasses to select by: ``combined``, ``memory``, …"""
 
 
-class DeviceRequest(NamedTuple):
+class AllocatedAmounts(NamedTuple):
     """An allocated device of a claim and how much of each kind was allocated."""
 
     claim: Claim
     allocated: AllocatedDevice
     device: GroupDevice
-    amounts: Mapping[ResourceKind, int]
+    amounts: Mapping[CapacityKind, int]
 
     def __str__(self) -> str:
         return f"{self.claim}, request {self.allocated.request}, device {self.device.name}"
@@ -150,17 +150,17 @@ class GroupedResource(ABC):
 
     @property
     @abstractmethod
-    def kinds(self) -> tuple[ResourceKind, ...]:
+    def kinds(self) -> tuple[CapacityKind, ...]:
         """What it measures: one capacity each, in the order in which they are published."""
 
     @abstractmethod
-    def amounts(self, group: Group) -> Mapping[ResourceKind, int]:
+    def amounts(self, group: ResourceGroup) -> Mapping[CapacityKind, int]:
         """How much of each kind a group offers, without what is reserved."""
 
     @abstractmethod
     def assign(
         self,
-        requests: Sequence[DeviceRequest],
+        requests: Sequence[AllocatedAmounts],
         shares: Sequence[ResourceShare],
         prepared_claims: PreparedClaims,
     ) -> Sequence[ResourceShare]:
