@@ -14,7 +14,7 @@ import pytest
 
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import DeviceRequestAllocationResult
-from drakit.drivers.models.cpus import KIND as CPU
+from drakit.drivers.models.cpus import CPU_NUMBERS as CPU
 from drakit.testing.kubelet import PrepareError
 from drakit.testing.node import SimulatedNode
 from drakit.testing.runtime import FakeRuntimeError

@@ -23,7 +23,7 @@ from drakit.core.objects import DeviceRequestAllocationResult, ResourceClaim
 from drakit.core.quantity import Quantity
 from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.driver import cpu_driver
-from drakit.drivers.cpu.program import PROGRAM
+from drakit.drivers.cpu.program import program as cpu_program
 from drakit.kit.config import settings as configuration
 from drakit.kit.host import Host
 from drakit.testing.kubelet import ContainerClaim, FakePod, PodClaim, PrepareError, UnprepareError
@@ -483,7 +483,7 @@ def _configured(
     flags = [f"--{key.replace('_', '-')}={value}" for key, value in node.settings().items()]
     parser = argparse.ArgumentParser()
     loaded = configuration.load(
-        CpuConfig, parser, [*flags, *arguments], environ, prefix=PROGRAM.prefix
+        CpuConfig, parser, [*flags, *arguments], environ, prefix=cpu_program().prefix
     )
     return loaded.config
 
