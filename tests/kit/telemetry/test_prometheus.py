@@ -37,7 +37,7 @@ def understood(data: bytes) -> list[tuple[str, str, str, list[tuple[str, dict[st
 @given(
     TEXT.map(str.strip), st.lists(st.tuples(PAIRS, NUMBERS)), st.lists(st.tuples(PAIRS, NUMBERS))
 )
-def test_the_official_client_says_the_same(text, counted, observed):
+def test_the_output_equals_that_of_the_official_client(text, counted, observed):
     registry = prometheus_client.CollectorRegistry()
     theirs = (
         prometheus_client.Counter("c", text, ("b", "a"), registry=registry),
@@ -92,7 +92,7 @@ def test_labels_that_do_not_fit_are_an_error():
         Counter("c", "C.", ("a",)).labels("x", "y")
 
 
-def test_a_label_no_encoding_knows_does_not_break_the_page():
+def test_an_unencodable_label_does_not_break_the_page():
     counter = Counter("c", "C.", ("a",))
     counter.labels("\udc80").inc()
     assert b"udc80" in text_format([counter])

@@ -288,7 +288,7 @@ class Publisher:
             await self._write(name, plan, contents, owner)
         except InvalidError as error:
             self._rejected[name] = (contents, error)
-            log.error("API server rejected pool", pool=name, error=error, hint=_hint(contents))
+            log.warning("API server rejected pool", pool=name, error=error, hint=_hint(contents))
             raise
         self.status.generations[name] = plan.generation
 
