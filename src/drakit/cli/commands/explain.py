@@ -10,8 +10,12 @@ from typing import Any, Final
 from drakit.cli.errors import Problem
 from drakit.cluster import manifests
 from drakit.cluster.sources import add_sources, misplaced_name, read_cluster, the_pod
-from drakit.core.conditions import true_conditions
-from drakit.core.objects import DeviceRequestAllocationResult, ObjectMeta, ResourceClaim
+from drakit.core.objects import (
+    DeviceRequestAllocationResult,
+    ObjectMeta,
+    ResourceClaim,
+    true_conditions,
+)
 from drakit.core.pods import Node, Pod, PodContainer, PodResourceClaim, PodSpec
 from drakit.scheduler import explain
 from drakit.scheduler.explain import NodeReport, RequestReport

@@ -75,7 +75,7 @@ def _driver(name: str) -> Problems:
 
 
 def _pool(pool: PoolOffer) -> Problems:
-    name = pool.name or ""
+    name = pool.name
     if len(name) > 253 or not all(_SUBDOMAIN.fullmatch(part) for part in name.split("/")):
         yield (
             f"pool name {name!r} must be DNS subdomains joined by '/', at most 253 characters "
