@@ -17,7 +17,7 @@ from drakit.drivers.cpu.program import PROGRAM
 from drakit.kit.config.settings import Setting, load, settings_of
 from drakit.kit.program import _parser
 from drakit.kit.telemetry.metrics import HostMetrics
-from drakit.kit.telemetry.prometheus import Counter, Histogram
+from drakit.kit.telemetry.prometheus import CounterFamily, HistogramFamily
 from drakit.testing.synthetic import build
 from drakit.testing.sysfs_writer import write_tree
 from tests.docs.pages import DOCS, REPOSITORY, blocks, codes, rows, text_of
@@ -80,7 +80,7 @@ def metrics() -> dict[str, list[str]]:
     """Counters and histograms with their labels."""
     found = {}
     for instrument in vars(HostMetrics("dra.cpu")).values():
-        if isinstance(instrument, Counter | Histogram):
+        if isinstance(instrument, CounterFamily | HistogramFamily):
             found[instrument.name] = list(instrument.label_names)
     return found
 

@@ -1,4 +1,4 @@
-"""The double itself: what the client's scenarios and the publisher's tests do not touch."""
+"""Behavior of the fake API server that neither scenarios nor publisher tests cover."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ PUBLIC = {
     "PrepareError",
     "RunningPod",
     "RuntimeFailure",
-    "RuntimeRelease",
+    "FakeRuntimeRelease",
     "SimulatedNode",
     "Trouble",
     "UnprepareError",

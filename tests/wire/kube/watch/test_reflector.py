@@ -14,7 +14,7 @@ import pytest
 from drakit.core.objects import ResourceSlice, to_builtins
 from drakit.testing import apiserver
 from drakit.testing.apiserver import FakeApiServer, Fault, Trouble
-from drakit.wire.kube import CLAIMS, SLICES, Backoff, Change, Client, GoneError, Reflector
+from drakit.wire.kube import CLAIMS, SLICES, Backoff, Client, GoneError, ObjectChange, Reflector
 from tests.wire.kube.scenarios import selection_of, slice_of
 
 WORD = "w"
@@ -23,7 +23,7 @@ WORD = "w"
 class Watcher:
     def __init__(self, server: FakeApiServer, client: Client) -> None:
         self.server = server
-        self.changes: list[Change[ResourceSlice]] = []
+        self.changes: list[ObjectChange[ResourceSlice]] = []
         self.changed = asyncio.Event()
         self.reflector = Reflector(
             client,
@@ -33,7 +33,7 @@ class Watcher:
             backoff=Backoff(0.001, 0.01),
         )
 
-    def _told(self, change: Change[ResourceSlice]) -> None:
+    def _told(self, change: ObjectChange[ResourceSlice]) -> None:
         self.changes.append(change)
         self.changed.set()
 
@@ -270,7 +270,7 @@ async def test_with_random_faults_the_store_converges(scale: int) -> None:
 
 async def test_objects_that_are_not_wanted_are_invisible() -> None:
     async with FakeApiServer() as server, Client(server.cluster()) as client:
-        told: list[Change[ResourceSlice]] = []
+        told: list[ObjectChange[ResourceSlice]] = []
         reflector = Reflector(
             client,
             SLICES,

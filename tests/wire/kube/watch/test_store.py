@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from drakit.core.objects import ResourceSlice
-from drakit.wire.kube import SLICES, Change, EventKind, Object, Store, WatchEvent
+from drakit.wire.kube import SLICES, EventKind, Object, ObjectChange, Store, WatchEvent
 
 Item = Object[ResourceSlice]
 
@@ -24,7 +24,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.changes: list[Change[ResourceSlice]] = []
+        self.changes: list[ObjectChange[ResourceSlice]] = []
         self.store: Store[ResourceSlice] = Store(self.changes.append)
         self.revision = 10
         self.server: dict[str, Item] = {}
@@ -154,7 +154,7 @@ def test_a_list_overtaken_by_a_later_one_is_ignored() -> None:
 
 
 def test_own_writes_do_not_notify_the_listener() -> None:
-    changes: list[Change[ResourceSlice]] = []
+    changes: list[ObjectChange[ResourceSlice]] = []
     store: Store[ResourceSlice] = Store(changes.append)
     store.replace((), "10", store.begin())
     mine = item("a", "u", 11)
@@ -178,7 +178,7 @@ def test_an_object_deleted_before_its_create_response_stays_deleted() -> None:
 
 
 def test_a_recreated_object_is_a_removal_and_an_addition() -> None:
-    changes: list[Change[ResourceSlice]] = []
+    changes: list[ObjectChange[ResourceSlice]] = []
     store: Store[ResourceSlice] = Store(changes.append)
     old, new = item("a", "u1", 11), item("a", "u2", 13)
     store.replace((old,), "11", store.begin())
