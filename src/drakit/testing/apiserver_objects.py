@@ -74,7 +74,7 @@ class ResourceKind:
 
 
 _DRA: Final = "resource.k8s.io"
-_ROWS: Final = (
+_ROWS: Final[tuple[tuple[str, str, str, dict[str, bool]], ...]] = (
     (_DRA, "resourceslices", "ResourceSlice", {"namespaced": False, "has_generation": True}),
     (_DRA, "resourceclaims", "ResourceClaim", {"has_status": True, "created_without_status": True}),
     (_DRA, "resourceclaimtemplates", "ResourceClaimTemplate", {}),

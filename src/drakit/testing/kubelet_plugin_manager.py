@@ -102,6 +102,7 @@ RELEASES: Final = {
         tuple(_CLAIMS), ("v1alpha1.DRAResourceHealth",), trusts_advertised=False
     ),
     "1.37": KubeletRelease(tuple(_CLAIMS), tuple(_HEALTH), trusts_advertised=True),
+    "1.38": KubeletRelease(tuple(_CLAIMS), tuple(_HEALTH), trusts_advertised=True),
 }
 
 
