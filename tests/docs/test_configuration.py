@@ -17,7 +17,7 @@ from drakit.drivers.cpu.program import program as cpu_program
 from drakit.kit.config.settings import Setting, load, settings_of
 from drakit.kit.program import _parser
 from drakit.kit.telemetry.metrics import HostMetrics
-from drakit.kit.telemetry.prometheus import Counter, Histogram
+from drakit.kit.telemetry.prometheus import CounterFamily, HistogramFamily
 from drakit.local.node_programs import NODE_PROGRAMS
 from drakit.testing.synthetic import build
 from drakit.testing.sysfs_writer import write_tree
@@ -83,7 +83,7 @@ def metrics() -> dict[str, list[str]]:
     """Counters and histograms with their labels."""
     found = {}
     for instrument in vars(HostMetrics("dra.cpu")).values():
-        if isinstance(instrument, Counter | Histogram):
+        if isinstance(instrument, CounterFamily | HistogramFamily):
             found[instrument.name] = list(instrument.label_names)
     return found
 

@@ -40,7 +40,7 @@ from drakit.kit.driver import PreparedClaims
 from drakit.kit.program import _parser
 from drakit.kit.slices.preview import preview_slices
 from drakit.kit.telemetry.metrics import HostMetrics
-from drakit.kit.telemetry.prometheus import Counter, Histogram
+from drakit.kit.telemetry.prometheus import CounterFamily, HistogramFamily
 from drakit.local.node import LocalNode, fresh_claim
 from drakit.testing.sysfs_writer import write_tree
 from tests.deploy.simulated import MACHINE, running
@@ -122,7 +122,7 @@ def metrics() -> dict[str, list[str]]:
     return {
         instrument.name: list(instrument.label_names)
         for instrument in vars(HostMetrics("dra.cpumem")).values()
-        if isinstance(instrument, Counter | Histogram)
+        if isinstance(instrument, CounterFamily | HistogramFamily)
     }
 
 

@@ -21,7 +21,7 @@ PUBLIC = {
     "PrepareError",
     "RunningPod",
     "FakeRuntimeError",
-    "RuntimeRelease",
+    "FakeRuntimeRelease",
     "SimulatedNode",
     "Trouble",
     "UnprepareError",

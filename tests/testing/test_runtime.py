@@ -17,7 +17,7 @@ from drakit.testing.runtime_releases import (
     CONTAINERD_2_3,
     CONTAINERD_2_4,
     EVERY_RELEASE,
-    RuntimeRelease,
+    FakeRuntimeRelease,
 )
 from drakit.wire.cdi.directory import CdiDirectory
 from drakit.wire.cdi.spec import ContainerEdits, claim_spec
@@ -122,7 +122,7 @@ def mask(events: int) -> bytes:
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
 async def test_unknown_event_bits_reject_the_registration(
-    path: str, release: RuntimeRelease
+    path: str, release: FakeRuntimeRelease
 ) -> None:
     async with FakeRuntime(path, release=release) as runtime:
         raw = RawPlugin({"Configure": mask(0x4000)})
@@ -165,7 +165,7 @@ async def test_a_mask_of_zero_means_everything(path: str) -> None:
     ],
 )
 async def test_names_are_checked_and_a_rejected_plugin_must_close(
-    path: str, name: str, index: str, release: RuntimeRelease, accepted: bool
+    path: str, name: str, index: str, release: FakeRuntimeRelease, accepted: bool
 ) -> None:
     async with FakeRuntime(path, release=release, registration_timeout=30) as runtime:
         raw = RawPlugin({"Configure": mask(0x8), "Synchronize": b""})
@@ -202,7 +202,7 @@ async def test_split_synchronization_must_be_understood(path: str) -> None:
     ("release", "closed"), [(CONTAINERD_1_7, False), (CONTAINERD_2_2, True)], ids=str
 )
 async def test_after_a_failed_synchronization_old_runtimes_send_no_events(
-    path: str, release: RuntimeRelease, closed: bool
+    path: str, release: FakeRuntimeRelease, closed: bool
 ) -> None:
     async with FakeRuntime(path, release=release, request_timeout=2.0) as runtime:
         raw = RawPlugin({"Configure": mask(0x8)})
@@ -289,7 +289,7 @@ async def test_cpus_that_are_not_there_fail_the_start_and_are_logged_in_updates(
 
 @pytest.mark.parametrize("release", [CONTAINERD_2_2, CONTAINERD_2_3], ids=str)
 async def test_cdi_devices_become_environment_before_plugins_are_asked(
-    path: str, tmp_path: Path, release: RuntimeRelease
+    path: str, tmp_path: Path, release: FakeRuntimeRelease
 ) -> None:
     directory = CdiDirectory(str(tmp_path / "cdi"), "dra.cpu/claim")
     spec = claim_spec(

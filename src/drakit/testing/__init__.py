@@ -15,7 +15,7 @@ from drakit.testing.kubelet import (
 )
 from drakit.testing.node import RunningPod, SimulatedNode
 from drakit.testing.runtime import FakeContainer, FakeRuntime, FakeRuntimeError
-from drakit.testing.runtime_releases import EVERY_RELEASE, RuntimeRelease
+from drakit.testing.runtime_releases import EVERY_RELEASE, FakeRuntimeRelease
 from drakit.testing.synthetic import build as build_machine
 from drakit.testing.sysfs_writer import write_tree
 
@@ -28,11 +28,11 @@ __all__ = [
     "FakePod",
     "FakeRuntime",
     "FakeRuntimeError",
+    "FakeRuntimeRelease",
     "Fault",
     "PodClaim",
     "PrepareError",
     "RunningPod",
-    "RuntimeRelease",
     "SimulatedNode",
     "Trouble",
     "UnprepareError",

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import msgspec
 from google.protobuf.message import DecodeError
 
-from drakit.testing.runtime_releases import RuntimeRelease
+from drakit.testing.runtime_releases import FakeRuntimeRelease
 from drakit.wire.nri import nri_pb2
 from drakit.wire.nri.event_table import EVENTS, Event
 from drakit.wire.nri.events import (
@@ -88,7 +88,7 @@ class ConnectedPlugins:
 
     def __init__(
         self,
-        release: RuntimeRelease,
+        release: FakeRuntimeRelease,
         model: RuntimeModel,
         *,
         request_timeout: float,

@@ -33,7 +33,7 @@ from drakit.testing.cdi import Catalog
 from drakit.testing.containers import FakeContainer
 from drakit.testing.plugin_merging import Merger, PluginConflictError, replace_env
 from drakit.testing.plugins import ConnectedPlugins, FakeRuntimeError, PluginCall
-from drakit.testing.runtime_releases import CONTAINERD_2_4, RuntimeRelease
+from drakit.testing.runtime_releases import CONTAINERD_2_4, FakeRuntimeRelease
 from drakit.wire.cdi.spec import CdiError
 from drakit.wire.nri import nri_pb2
 from drakit.wire.nri.event_table import Event
@@ -67,7 +67,7 @@ class FakeRuntime:
         self,
         socket_path: str,
         *,
-        release: RuntimeRelease = CONTAINERD_2_4,
+        release: FakeRuntimeRelease = CONTAINERD_2_4,
         cdi_directories: Sequence[str] = (),
         online_cpus: str = "0-1023",
         request_timeout: float = 30.0,

@@ -19,7 +19,7 @@ from drakit.testing.runtime_releases import (
     CONTAINERD_2_3,
     CONTAINERD_2_4,
     EVERY_RELEASE,
-    RuntimeRelease,
+    FakeRuntimeRelease,
 )
 from drakit.testing.stream_server import serving_unix
 from drakit.wire.nri import nri_pb2
@@ -136,7 +136,7 @@ async def running(
 
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
-async def test_every_release_sends_the_same_events(path: str, release: RuntimeRelease) -> None:
+async def test_every_release_sends_the_same_events(path: str, release: FakeRuntimeRelease) -> None:
     handler = Recorder()
     async with FakeRuntime(path, release=release) as runtime, running(path, handler):
         assert await runtime.plugin_ready() == "10-demo"
@@ -194,7 +194,9 @@ async def test_an_update_for_the_same_container_overrides_the_request(path: str)
 
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
-async def test_a_split_synchronize_has_the_same_result(path: str, release: RuntimeRelease) -> None:
+async def test_a_split_synchronize_has_the_same_result(
+    path: str, release: FakeRuntimeRelease
+) -> None:
     handler = Recorder()
     async with FakeRuntime(path, release=release, message_limit=4000) as runtime:
         pods = [await runtime.run_pod(f"pod{n}") for n in range(30)]
@@ -491,7 +493,9 @@ async def test_an_oversize_answer_rejects_the_container_and_keeps_the_connection
 
 
 @pytest.mark.parametrize("release", [CONTAINERD_1_7, CONTAINERD_2_4], ids=str)
-async def test_a_failed_synchronization_is_tried_again(path: str, release: RuntimeRelease) -> None:
+async def test_a_failed_synchronization_is_tried_again(
+    path: str, release: FakeRuntimeRelease
+) -> None:
     class Once(Recorder):
         async def synchronize(
             self, pods: Sequence[PodSandbox], containers: Sequence[NriContainer]
@@ -570,7 +574,7 @@ async def test_updates_are_pushed_one_container_a_call(path: str) -> None:
 
 @pytest.mark.parametrize("release", [r for r in EVERY_RELEASE if r is not CONTAINERD_2_4], ids=str)
 async def test_nothing_is_pushed_to_a_runtime_that_could_wedge(
-    path: str, release: RuntimeRelease
+    path: str, release: FakeRuntimeRelease
 ) -> None:
     async with FakeRuntime(path, release=release) as runtime, running(path, Recorder()) as plugin:
         await runtime.plugin_ready()
