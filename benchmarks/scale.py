@@ -17,6 +17,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import (
@@ -32,7 +33,7 @@ from drakit.kit.claims.cdi_specs import ClaimSpecs
 from drakit.kit.claims.checkpoint import Checkpoint
 from drakit.kit.claims.metadata import MetadataFiles
 from drakit.kit.claims.preparer import Preparer
-from drakit.kit.driver import Driver, PreparedClaim, PreparedClaims, PreparedDevice
+from drakit.kit.driver import Driver, Offer, PreparedClaim, PreparedClaims, PreparedDevice
 from drakit.kit.runtime.enforcer import Enforcer
 from drakit.testing.node import SimulatedNode
 from drakit.testing.plugins import ConnectedPlugins
@@ -159,15 +160,34 @@ class Claims:
         return from_builtins(document, ResourceClaim)
 
 
+@dataclass
+class ReadyNode:
+    """The rest of a driver as the preparer needs it; does nothing."""
+
+    driver: Driver
+    offer: Offer
+    not_ready: str | None = None
+
+    def user_of(self, uid: str) -> str | None:
+        return None
+
+    async def provision(self, claim: PreparedClaim, prepared_claims: PreparedClaims) -> None:
+        pass
+
+    def claims_changed(self, prepared_claims: PreparedClaims, *, update_containers: bool) -> None:
+        pass
+
+    async def evict_others(self, claim: PreparedClaim) -> None:
+        pass
+
+
 async def prepares(driver: Driver) -> None:
     """The cost of prepare on a file system in memory, where a sync is free."""
-    offer = driver.offer().named("node-1")
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         checkpoint = Checkpoint(f"{directory}/claims", boot="b")
         checkpoint.load()
         preparer = Preparer(
-            driver=lambda: driver,
-            offer=lambda: offer,
+            ReadyNode(driver, driver.offer().named("node-1")),
             checkpoint=checkpoint,
             source=Claims(),
             cdi=ClaimSpecs(f"{directory}/cdi", KIND),

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drakit.cluster.claim_file import read_claims
-from drakit.cluster.manifests import read
+from drakit.cluster import read_claims, read_manifests
 from drakit.core.objects import DeviceRequestAllocationResult, ResourceClaim
 from drakit.core.pods import Pod
 from drakit.drivers.cpumem.classes import combined_classes, split_classes
@@ -110,7 +109,7 @@ async def running(path: Path, kubelet_config: str = "", **settings: Any) -> Asyn
 
 
 async def _run_pod(node: SimulatedNode, host: Host, path: Path, directory: str) -> Ran:
-    (pod,) = read([str(path)]).values("Pod")
+    (pod,) = read_manifests([str(path)]).values("Pod")
     claims = [fresh_claim(claim) for claim in read_claims(str(path)).claims]
     for allocation in schedule(host.driver, claims, directory):
         _allocate(node, pod, allocation)

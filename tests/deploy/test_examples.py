@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from drakit.cluster.claim_file import read_claims
+from drakit.cluster import read_claims
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.driver import cpu_driver

@@ -339,7 +339,7 @@ def test_a_shortage_is_logged_as_the_page_shows() -> None:
 
 
 def test_the_timeouts_on_the_pages_are_those_of_the_code() -> None:
-    assert (host._TEND_SECONDS, reconciler._CHURN_SECONDS) == (10, 120)
+    assert (host._RECONCILE_SECONDS, reconciler._CHURN_SECONDS) == (10, 120)
     assert "every ten seconds" in QOS
     assert "up to two minutes after pods started or stopped" in QOS
     assert keeping.Patience().repairs == 5

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from drakit.cli.commands import run as run_command
-from drakit.cluster.claim_file import read_claims
+from drakit.cluster import read_claims
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.driver import cpu_driver

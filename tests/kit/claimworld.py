@@ -22,7 +22,7 @@ from drakit.core.objects import (
     int_attribute,
 )
 from drakit.kit.claims.cdi_names import ClaimRequest, qualified_name
-from drakit.kit.claims.preparer import ClaimSourceError
+from drakit.kit.claims.resource_claims import ClaimSourceError
 from drakit.kit.driver import Assignment, Offer, PoolOffer, PreparedDevice, RejectedError
 
 DRIVER = "numbers.example.com"
@@ -113,6 +113,38 @@ class FileCdi:
     def read(self, uid):
         with open(self.path(uid), encoding="utf-8") as file:
             return json.load(file)
+
+
+class FakeNode:
+    """The rest of a driver that :class:`~drakit.kit.claims.preparer.Preparer` needs, always ready."""
+
+    def __init__(self, driver, changes=None, not_ready=lambda: None, provision=None):
+        self.driver = driver
+        self._changes = changes
+        self._not_ready = not_ready
+        self._provision = provision
+
+    @property
+    def offer(self):
+        return self.driver.offer()
+
+    @property
+    def not_ready(self):
+        return self._not_ready()
+
+    def user_of(self, uid):
+        return None
+
+    async def provision(self, claim, prepared_claims):
+        if self._provision is not None:
+            await self._provision(claim, prepared_claims)
+
+    def claims_changed(self, prepared_claims, *, update_containers):
+        if self._changes is not None:
+            self._changes.append(set(prepared_claims.entries))
+
+    async def evict_others(self, claim):
+        pass
 
 
 @dataclass

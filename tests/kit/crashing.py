@@ -21,7 +21,7 @@ from drakit.kit.claims.metadata import MetadataFiles
 from drakit.kit.claims.preparer import Preparer
 from drakit.wire.cdi.spec import decode_spec
 from drakit.wire.kubelet import ClaimRef
-from tests.kit.claimworld import DRIVER, Claims, NumberDriver, resource_claim, result
+from tests.kit.claimworld import DRIVER, Claims, FakeNode, NumberDriver, resource_claim, result
 
 DIED = 7
 
@@ -39,8 +39,7 @@ class Node:
         self.metadata = MetadataFiles(os.path.join(root, "plugin"), DRIVER)
         driver = NumberDriver()
         self.preparer = Preparer(
-            driver=lambda: driver,
-            offer=driver.offer,
+            FakeNode(driver),
             checkpoint=self.checkpoint,
             source=self.claims,
             cdi=ClaimSpecs(os.path.join(root, "cdi"), driver.cdi_kind),

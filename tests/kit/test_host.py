@@ -194,7 +194,7 @@ async def test_nri_may_be_off_when_configured_so() -> None:
         async with serving(node, nri="optional") as host:
             assert host.runtime.problem is None
         async with serving(node, nri="off") as host:
-            assert host.runtime.state == "off"
+            assert host.runtime.status.state == "off"
 
 
 async def test_a_restart_loses_nothing_and_corrects_what_happened_meanwhile() -> None:
@@ -221,7 +221,10 @@ async def test_two_instances_hand_over() -> None:
         second = node.host(Pairs, options)
         async with at_work(second):
             await node.kubelet.registered("pairs.example.org", instances=2)
-            assert (first.runtime.state, second.runtime.state) == ("synchronized", "standby")
+            assert (first.runtime.status.state, second.runtime.status.state) == (
+                "synchronized",
+                "standby",
+            )
             await eventually(
                 lambda: set(second.conditions().values()) == {None}, "standby is ready"
             )
@@ -231,7 +234,7 @@ async def test_two_instances_hand_over() -> None:
             assert running.containers["main"].cpus == "2-3"
             assert shared.containers["main"].cpus == "0-1,4-7"
             first.stop()
-            await eventually(lambda: second.runtime.state == "synchronized", "taken over")
+            await eventually(lambda: second.runtime.status.state == "synchronized", "taken over")
             await node.kubelet.registered("pairs.example.org", instances=1)
             await node.delete_pod(running)
             await eventually(lambda: shared.containers["main"].cpus == "0-7", "grown back")
@@ -448,7 +451,7 @@ async def test_an_instance_that_stands_by_asks_the_kernel_who_runs_on_a_claim() 
             running = await node.run_pod("p", {"main": ["c"]})
             node.kubelet.forget_pod(running.uid)
             await node.kubelet.reconcile()  # the newest instance is asked, which stands by
-            assert second.runtime.state == "standby"
+            assert second.runtime.status.state == "standby"
             assert len(second.checkpoint.prepared_claims) == 1
             await node.runtime.stop(running.containers["main"].id)
             await node.kubelet.reconcile()
@@ -497,7 +500,7 @@ async def test_a_thousand_idle_http_clients_keep_no_claim_from_being_prepared() 
             await clients.communicate()
 
 
-@pytest.mark.parametrize("name", ["rediscover", "verify", "_mend_sockets"])
+@pytest.mark.parametrize("name", ["rediscover", "verify", "_restore_sockets"])
 async def test_a_defect_in_periodic_work_does_not_end_the_host(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -530,7 +533,7 @@ async def test_a_defect_while_containers_are_brought_in_line_does_not_end_the_ho
             await plain()
 
         monkeypatch.setattr(host.runtime, "checkpoint_changed", checkpoint_changed)
-        host._checkpoint_changed(host.checkpoint.prepared_claims)
+        host.claims_changed(host.checkpoint.prepared_claims, update_containers=True)
         await eventually(lambda: not broken, "it is tried again until it succeeds")
         await eventually(lambda: host.conditions()["tasks"] is None, "and then all is well")
         assert b'task_failures_total{task="containers"} 2.0' in host.metrics.exposition()

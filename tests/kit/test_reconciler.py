@@ -23,7 +23,7 @@ class Diary(Reconciler):
 
     def __init__(self) -> None:
         self.provided: list[tuple[str, int]] = []
-        self.promised: list[tuple[str, int]] = []
+        self.reserved: list[tuple[str, int]] = []
         self.settled: list[tuple[dict[str, list[str]], int]] = []
         self.reject = False
         self.broken = False
@@ -46,7 +46,7 @@ class Diary(Reconciler):
         if self.reject:
             raise RejectedError("the pool has no pages left; free some", reason="pages")
         assert entry.uid not in prepared_claims.entries
-        self.promised.append((entry.name, len(prepared_claims)))
+        self.reserved.append((entry.name, len(prepared_claims)))
 
     async def reconcile(
         self, driver: Driver, pods: Sequence[PodView], prepared_claims: PreparedClaims
@@ -69,8 +69,18 @@ class Diary(Reconciler):
         yield Gauge("diary_entries", "Looks so far.", len(self.settled))
 
 
+class EmptyNode:
+    """A node without pods and claims."""
+
+    driver = Pairs()
+    prepared_claims = PreparedClaims()
+
+    def pods(self) -> Sequence[PodView]:
+        return []
+
+
 def reconciler_runner(diary: Diary) -> ReconcilerRunner:
-    return ReconcilerRunner(diary, Pairs, list, PreparedClaims)
+    return ReconcilerRunner(diary, EmptyNode())
 
 
 async def test_many_changes_share_one_look() -> None:
@@ -120,7 +130,7 @@ async def test_a_defect_of_a_reconciler_fails_no_event_and_is_reported(defect: E
     diary = Diary()
     diary.defect = defect
     work = TaskRunner()
-    looks = ReconcilerRunner(diary, Pairs, list, PreparedClaims, work)
+    looks = ReconcilerRunner(diary, EmptyNode(), work)
     for _ in range(PERSISTS):
         await looks.reconcile_in_event()
     assert looks.problem == str(defect)

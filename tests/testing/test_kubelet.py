@@ -139,12 +139,12 @@ async def test_takes_the_first_version_of_the_plugins_list(root, monkeypatch):
 
 async def test_rejects_a_plugin_without_a_common_version_and_says_so(root, monkeypatch):
     monkeypatch.setattr("drakit.wire.kubelet.services.SUPPORTED", ("v9.DRAPlugin",))
-    rejected = asyncio.Event()
-    plugin = await start(root, on_registration=lambda state: rejected.set())
-    async with FakeKubelet(root) as kubelet:
-        await rejected.wait()
-        assert "v9.DRAPlugin" in plugin.state.error
-        assert "v1.DRAPlugin" in plugin.state.error
+    plugin = await start(root)
+    async with FakeKubelet(root) as kubelet, asyncio.timeout(60):
+        while not plugin.registration_error:
+            await asyncio.sleep(0.01)
+        assert "v9.DRAPlugin" in plugin.registration_error
+        assert "v1.DRAPlugin" in plugin.registration_error
         assert kubelet.plugins.instances(NAME) == []
     await plugin.close()
 

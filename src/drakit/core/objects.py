@@ -11,6 +11,7 @@ Read with :func:`from_builtins` or :func:`from_json`, write with :func:`to_built
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -492,6 +493,32 @@ class Node(Struct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
+
+
+def true_conditions(claim: ResourceClaim, result: DeviceRequestAllocationResult) -> dict[str, str]:
+    """The true conditions of one allocated device, each with its message (KEP-4817, KEP-5007).
+
+    Malformed entries, written by other drivers, are ignored.
+    """
+    wanted = (result.driver, result.pool, result.device, result.share_id or "")
+    for device in claim.status.devices:
+        if isinstance(device, Mapping) and _key(device) == wanted:
+            conditions = [each for each in _list(device, "conditions") if isinstance(each, Mapping)]
+            return {
+                str(each.get("type")): str(each.get("message") or "")
+                for each in conditions
+                if each.get("status") == "True"
+            }
+    return {}
+
+
+def _key(device: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(str(device.get(key) or "") for key in ("driver", "pool", "device", "shareID"))
+
+
+def _list(document: Mapping[str, Any], key: str) -> list[Any]:
+    value = document.get(key)
+    return value if isinstance(value, list) else []
 
 
 # -- between wire and values --------------------------------------------------------------------------

@@ -9,10 +9,9 @@ its pages. A :class:`Reconciler` does this work, and it is the only part of a dr
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from drakit.core.log import get_logger
 from drakit.kit.driver import ContainerView, Driver, PreparedClaim, PreparedClaims
@@ -39,7 +38,7 @@ class PodView:
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 
-class Reconciler(ABC):
+class Reconciler:
     """The part of a driver with side effects on the node.
 
     A reconciler belongs to one host and lives as long as the host; the driver beside it is an immutable
@@ -53,7 +52,7 @@ class Reconciler(ABC):
       first write, and :meth:`restore` writes it back.
 
     Calls never overlap within a process. ``OSError`` is logged and the call is repeated with the next
-    change. Override what the resource needs; the other methods do nothing.
+    change. Override what the resource needs: the methods of this base class do nothing.
     """
 
     async def establish(self, prepared_claims: PreparedClaims) -> None:
@@ -83,7 +82,6 @@ class Reconciler(ABC):
         :class:`~drakit.kit.driver.RejectedError` if the node cannot: the pod is scheduled elsewhere.
         """
 
-    @abstractmethod
     async def reconcile(
         self, driver: Driver, pods: Sequence[PodView], prepared_claims: PreparedClaims
     ) -> None:
@@ -160,21 +158,32 @@ MakeReconciler = Callable[[Any, str], Reconciler]
 """From a program's configuration and the node's name to its reconciler; without blocking I/O."""
 
 
+class ReconciledNode(Protocol):
+    """The current state of the node; see ``Host``."""
+
+    @property
+    def driver(self) -> Driver:
+        """The driver for the machine as last discovered."""
+        ...
+
+    @property
+    def prepared_claims(self) -> PreparedClaims:
+        """The claims in the checkpoint."""
+        ...
+
+    def pods(self) -> Sequence[PodView]:
+        """The pods that the runtime reports."""
+        ...
+
+
 class ReconcilerRunner:
     """Serializes and debounces the calls of a reconciler, each with the state at the time of the call."""
 
     def __init__(
-        self,
-        reconciler: Reconciler,
-        driver: Callable[[], Driver],
-        pods: Callable[[], Sequence[PodView]],
-        prepared_claims: Callable[[], PreparedClaims],
-        tasks: TaskRunner | None = None,
+        self, reconciler: Reconciler, node: ReconciledNode, tasks: TaskRunner | None = None
     ) -> None:
         self._reconciler = reconciler
-        self._driver = driver
-        self._pods = pods
-        self._prepared_claims = prepared_claims
+        self._node = node
         self._tasks = tasks or TaskRunner()
         self._turn = asyncio.Lock()
         self._next: asyncio.Task[None] | None = None
@@ -186,13 +195,13 @@ class ReconcilerRunner:
         """See :meth:`Reconciler.provision`."""
         async with self._turn:
             others = self.with_reserved(prepared_claims, excluding=claim.uid)
-            await self._reconciler.provision(self._driver(), claim, others)
+            await self._reconciler.provision(self._node.driver, claim, others)
 
     async def reserve(self, claim: PreparedClaim) -> None:
         """See :meth:`Reconciler.reserve`; the reservation lasts until :meth:`keep_reserved` drops it."""
         async with self._turn:
-            others = self.with_reserved(self._prepared_claims(), excluding=claim.uid)
-            await self._reconciler.reserve(self._driver(), claim, others)
+            others = self.with_reserved(self._node.prepared_claims, excluding=claim.uid)
+            await self._reconciler.reserve(self._node.driver, claim, others)
             self._reserved[claim.uid] = claim
 
     def keep_reserved(self, uids: Collection[str]) -> None:
@@ -232,8 +241,8 @@ class ReconcilerRunner:
         async with self._turn:
             self._next = None
             try:
-                claims = self.with_reserved(self._prepared_claims())
-                await self._reconciler.reconcile(self._driver(), self._pods(), claims)
+                claims = self.with_reserved(self._node.prepared_claims)
+                await self._reconciler.reconcile(self._node.driver, self._node.pods(), claims)
             except OSError as error:
                 if self.problem != str(error):
                     log.error("cannot reconcile the node, will retry", error=error)

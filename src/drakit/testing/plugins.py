@@ -188,9 +188,9 @@ class ConnectedPlugins:
         call = Configure(
             runtime_name=release.name,
             runtime_version=release.version,
-            nri_version=f"v{release.nri}" if release.says_its_nri_version else "",
-            registration_timeout=self.registration_timeout if release.says_its_timeouts else None,
-            request_timeout=self.request_timeout if release.says_its_timeouts else None,
+            nri_version=f"v{release.nri}" if release.reports_nri_version else "",
+            registration_timeout=self.registration_timeout if release.reports_timeouts else None,
+            request_timeout=self.request_timeout if release.reports_timeouts else None,
         )
         payload = await self._call(peer, call, self.request_timeout)
         mask = nri_pb2.ConfigureResponse.FromString(payload).events
@@ -276,7 +276,7 @@ class ConnectedPlugins:
         updates = [
             update_from(each) for each in nri_pb2.UpdateContainersRequest.FromString(payload).update
         ]
-        if not self.release.bears_unsolicited_updates and self.lock.locked():
+        if not self.release.tolerates_unsolicited_updates and self.lock.locked():
             self.wedged = True
         if self.wedged:
             await asyncio.get_running_loop().create_future()  # forever, as the real one

@@ -21,7 +21,6 @@ import contextlib
 import itertools
 import os
 import socket
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
@@ -92,6 +91,10 @@ class FakeRuntime:
             registration_timeout=registration_timeout,
             message_limit=message_limit,
         )
+        self.calls = self._plugins.calls
+        """The last 100,000 calls to plugins, the latest last."""
+        self.drops = self._plugins.drops
+        """Why plugins were disconnected; afterwards containers are created without them."""
         self._forgotten_pods: set[str] = set()
         self._numbers = itertools.count(1)
         self._listener: socket.socket | None = None
@@ -181,16 +184,6 @@ class FakeRuntime:
         return [str(peer) for peer in self._plugins.peers]
 
     @property
-    def calls(self) -> deque[PluginCall]:
-        """The last 100,000 calls to plugins, the latest last."""
-        return self._plugins.calls
-
-    @property
-    def drops(self) -> list[str]:
-        """Why plugins were disconnected; afterwards containers are created without them."""
-        return self._plugins.drops
-
-    @property
     def connections(self) -> int:
         """The number of connections so far."""
         return self._plugins.connections
@@ -220,7 +213,6 @@ class FakeRuntime:
             labels=labels or {},
             annotations=annotations or {},
             cgroup_parent=f"/kubepods/pod{uid}",
-            pid=10_000 + number,
         )
         async with self._plugins.lock:
             event = RuntimeEvent(event=Event.RUN_POD_SANDBOX, pod=pod)
@@ -333,10 +325,10 @@ class FakeRuntime:
                 start = self._event(Event.START_CONTAINER, container)
                 await self._plugins.notify(start, can_reject=True)
             except RuntimeFailure:
-                if self.release.heeds_start_errors:
+                if self.release.honors_start_errors:
                     container.remove_cgroup()
                     raise
-            container.set_state(State.RUNNING, 20_000 + next(self._numbers))
+            container.set_state(State.RUNNING)
             await self._plugins.notify(self._event(Event.POST_START_CONTAINER, container))
 
     async def run(

@@ -54,7 +54,7 @@ async def test_a_claimed_container_is_pinned_on_every_runtime(release: RuntimeRe
         node.allocate("a", [cpu(2), cpu(3)], consumers=["pa"])
         running = await node.run_pod("pa", {"main": ["a"]})
         assert running.containers["main"].cpus == "2-3"
-        with pytest.raises(ClaimError, match="still used by"):
+        with pytest.raises(ClaimError, match="still in use by"):
             await host.preparer.unprepare(ref(node, "a"))
 
 
@@ -85,7 +85,7 @@ async def test_a_damaged_record_is_not_given_back_while_its_container_runs(
             file.seek(200)
             file.write(b"~")
         async with serving(node, **individual) as host:
-            with pytest.raises(ClaimError, match="still used by"):
+            with pytest.raises(ClaimError, match="still in use by"):
                 await host.preparer.unprepare(ref(node, "a"))
             node.allocate("b", [cpu(2)], consumers=["pb"])
             with pytest.raises(PrepareError, match="held by claim"):
@@ -134,7 +134,7 @@ async def test_containers_of_the_go_driver_keep_their_cpus_through_the_swap() ->
             node.allocate("b", [cpu(0)], consumers=["pb"])
             with pytest.raises(PrepareError, match="held by claim"):
                 await node.run_pod("pb", {"main": ["b"]})
-            with pytest.raises(ClaimError, match="still used by"):
+            with pytest.raises(ClaimError, match="still in use by"):
                 await host.preparer.unprepare(ClaimRef("default", "go", uid))
             await node.runtime.remove_pod(pod.id)
             assert (await node.run_pod("plain")).containers["main"].cpus == str(ALL)
@@ -184,7 +184,7 @@ async def test_a_forged_marker_costs_one_question_not_one_per_event() -> None:
         claim = node.allocate("a", [cpu(2)], consumers=["pa"])
         await node.run_pod("pa", {"main": ["a"]})
         asked: list[str] = []
-        source = host.runtime._source
+        source = host.runtime._reservations._source
         assert source is not None
         get = source.get
 

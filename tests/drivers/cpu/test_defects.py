@@ -324,7 +324,7 @@ async def until_answered(call: Callable[[], Awaitable[object]]) -> None:
         try:
             await call()
         except (PrepareError, UnprepareError) as error:
-            assert "the kubelet tries again" in str(error)
+            assert "the kubelet retries" in str(error)
             await asyncio.sleep(0.01)
         else:
             return

@@ -120,7 +120,7 @@ class Node:
         if unified:
             root.mkdir(exist_ok=True)
             (root / "cgroup.controllers").write_text(" ".join(sorted(ALL)))
-        desired = self.enforcer.desired_of(self.enforcer.containers["c"])
+        desired = self.enforcer.desired(self.enforcer.containers["c"])
         self.files = {f: str(value) for f, value in files_of(desired, unified=unified).items()}
         self.root, self.unified = root, unified
         for file, value in self.files.items():
@@ -344,7 +344,7 @@ async def test_the_host_repairs_every_file_of_pod_and_container(release: Runtime
         known = host.runtime.enforcer.containers[main.id]
         await eventually(lambda: known.ran)
         tree.set(path, "cpu.max", "max 100000")
-        desired = host.runtime.enforcer.desired_of(known)
+        desired = host.runtime.enforcer.desired(known)
         right = {(path, f): str(v) for f, v in files_of(desired, unified=True).items()}
         assert {file for _, file in right} == {
             "cpuset.cpus",

@@ -135,7 +135,7 @@ def test_an_offlined_cpu_is_tainted_unhealthy_and_last():
     assert (last.taints[0].key, last.taints[0].effect) == ("dra.cpu/offline", "NoSchedule")
     # A selector must not fail for want of an attribute: that would fail every pod's scheduling.
     assert set(last.attributes) == set(offer.pools[0].devices[0].attributes)
-    assert [(h.device, h.healthy) for h in offer.health] == [("cpudev002", False)]
+    assert [each.device for each in offer.unhealthy] == ["cpudev002"]
 
 
 def test_threads_switched_off_as_a_whole_are_not_offered():
@@ -143,7 +143,7 @@ def test_threads_switched_off_as_a_whole_are_not_offered():
     assert not machine.smt_active
     offer = driver(machine, cpu_device_mode="individual").offer()
     assert [d.name for d in offer.pools[0].devices] == [f"cpudev00{cpu}" for cpu in range(4)]
-    assert not offer.health
+    assert not offer.unhealthy
 
 
 def test_node_allocatable_mapping():

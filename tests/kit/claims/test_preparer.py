@@ -20,7 +20,15 @@ from drakit.kit.claims.preparer import Preparer
 from drakit.kit.driver import Assignment
 from drakit.kit.telemetry.metrics import HostMetrics
 from drakit.wire.kubelet import ClaimError, ClaimRef
-from tests.kit.claimworld import DRIVER, Claims, FileCdi, NumberDriver, resource_claim, result
+from tests.kit.claimworld import (
+    DRIVER,
+    Claims,
+    FakeNode,
+    FileCdi,
+    NumberDriver,
+    resource_claim,
+    result,
+)
 
 
 class World:
@@ -33,21 +41,19 @@ class World:
         self.boot = "boot-1"
         self.changes = []
 
-    def instance(self, driver=None, metrics=None, **options):
-        driver = driver or NumberDriver()
+    def instance(self, driver=None, metrics=None, ready_timeout=0.0, **options):
+        node = FakeNode(driver or NumberDriver(), self.changes, **options)
         checkpoint = Checkpoint(os.path.join(self.root, "claims"), boot=self.boot)
         checkpoint.load()
         self.checkpoint = checkpoint
         return Preparer(
-            driver=lambda: driver,
-            offer=driver.offer,
+            node,
             checkpoint=checkpoint,
             source=self.claims,
             cdi=self.cdi,
             metadata=MetadataFiles(self.root, DRIVER),
-            changed=lambda prepared_claims: self.changes.append(set(prepared_claims.entries)),
             metrics=metrics,
-            **options,
+            ready_timeout=ready_timeout,
         )
 
     def claim(self, name="claim", **options):
@@ -163,7 +169,7 @@ async def test_missing_replaced_and_unallocated_claims_are_told_apart(world):
     preparer, ref = world.instance(), world.claim()
     with pytest.raises(ClaimError, match="does not exist"):
         await preparer.prepare(ClaimRef("default", "nothing", "uid"))
-    with pytest.raises(ClaimError, match="got replaced"):
+    with pytest.raises(ClaimError, match="was replaced"):
         await preparer.prepare(ClaimRef("default", "claim", "another-uid"))
     document = world.claims.documents["default", "claim"]
     world.claims.add(msgspec.structs.replace(document, status=ResourceClaimStatus()))
@@ -335,7 +341,7 @@ async def test_claims_are_counted_by_result(world):
         'numbers_example_com_prepare_claims_total{result="success"} 1.0',
         'numbers_example_com_prepare_claims_total{result="error"} 1.0',
         'numbers_example_com_unprepare_claims_total{result="success"} 1.0',
-        'numbers_example_com_refusals_total{reason="missing",verb="assign"} 1.0',
+        'numbers_example_com_rejections_total{operation="assign",reason="missing"} 1.0',
     ):
         assert line in text
 
@@ -347,7 +353,7 @@ async def test_a_claim_that_makes_no_sense_is_rejected_alone(world):
 
     ref = world.claim()
     world.claims = Odd()
-    with pytest.raises(ClaimError, match=r"cannot be understood: .*uid"):
+    with pytest.raises(ClaimError, match=r"cannot be decoded: .*uid"):
         await world.instance().prepare(ref)
 
 
@@ -394,7 +400,7 @@ async def test_nothing_is_answered_nor_changed_while_not_ready(world, verb, look
 async def test_a_call_waits_for_what_is_soon_there(world, verb):
     missing = ["soon", "soon", "soon"]
     preparer = world.instance(
-        not_ready=lambda: missing.pop() if missing else None, patience=float("inf")
+        not_ready=lambda: missing.pop() if missing else None, ready_timeout=float("inf")
     )
     await getattr(preparer, verb)(world.claim())
     assert len(world.checkpoint.prepared_claims) == (1 if verb == "prepare" else 0)
@@ -408,7 +414,7 @@ async def test_a_call_that_lost_the_runtime_while_it_waited_for_the_lock_waits_w
         held.append(world.checkpoint._lock.held)
         return next(looks, None)
 
-    preparer = world.instance(not_ready=not_ready, patience=float("inf"))
+    preparer = world.instance(not_ready=not_ready, ready_timeout=float("inf"))
     assert await preparer.prepare(world.claim())
     assert held[:6] == [False, False, True, False, False, False]
     assert all(held[6:])
@@ -417,10 +423,10 @@ async def test_a_call_that_lost_the_runtime_while_it_waited_for_the_lock_waits_w
 async def test_nothing_is_written_down_when_the_runtime_goes_while_the_node_provides(world):
     away = []
 
-    async def provide(entry, prepared_claims):
+    async def provision(entry, prepared_claims):
         away.append("the runtime is away")
 
-    preparer = world.instance(provide=provide, not_ready=lambda: away[0] if away else None)
+    preparer = world.instance(provision=provision, not_ready=lambda: away[0] if away else None)
     with pytest.raises(ClaimError, match="the runtime is away"):
         await preparer.prepare(world.claim())
     assert len(world.checkpoint.prepared_claims) == 0
@@ -441,7 +447,7 @@ async def test_others_hear_of_a_release_whose_first_try_failed_half_way(world, m
         real(directory)
 
     monkeypatch.setattr(atomicfile, "sync_directory", failing)
-    with pytest.raises(ClaimError, match=r"Input/output error.*see the kernel log.*tries again"):
+    with pytest.raises(ClaimError, match=r"Input/output error.*see the kernel log.*retries"):
         await preparer.unprepare(ref)
     monkeypatch.setattr(atomicfile, "sync_directory", real)
     await preparer.unprepare(ref)

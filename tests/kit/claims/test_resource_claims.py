@@ -61,7 +61,7 @@ def test_class_configuration_comes_before_the_claims_and_other_drivers_are_skipp
 
 
 def test_a_replaced_claim_is_rejected():
-    with pytest.raises(RejectedError, match="got replaced"):
+    with pytest.raises(RejectedError, match="was replaced"):
         claim_for(DRIVER, resource_claim(uid="new"), "old")
 
 

@@ -83,7 +83,7 @@ async def test_a_claim_is_found_although_no_cdi_device_name_is_reported(
 
 
 @pytest.mark.parametrize("release", CRIO, ids=str)
-async def test_a_forged_marker_is_rejected_and_blocks_nobody_else(
+async def test_a_forged_marker_is_rejected_and_blocks_no_other_pod(
     directory: Path, release: RuntimeRelease
 ) -> None:
     async with world(directory, release) as it:
@@ -217,5 +217,5 @@ def test_a_container_without_limits_of_ours_is_never_updated() -> None:
     container = NriContainer(id="c", pod_id="p", name="main", state=State.RUNNING)
     assert enforcer.synchronize([pod], [container]) == []
     enforcer.mark_unsent(["c"])
-    assert enforcer.settle() == []
+    assert enforcer.collect_updates() == []
     assert enforcer.update(pod, container, Resources(shares=512)) == []

@@ -101,7 +101,7 @@ async def an_immutable_field_stays(client: Client, word: str) -> None:
         with pytest.raises(InvalidError) as caught:
             document = {**made.raw, "spec": {**made.raw["spec"], **change}}
             await client.update(SLICES, document, name=made.name)
-        assert caught.value.causes
+        assert caught.value.failure.details["causes"]
 
 
 async def a_taken_name_is_said(client: Client, word: str) -> None:

@@ -136,7 +136,7 @@ async def running(
 
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
-async def test_every_release_tells_the_same_story(path: str, release: RuntimeRelease) -> None:
+async def test_every_release_sends_the_same_events(path: str, release: RuntimeRelease) -> None:
     handler = Recorder()
     async with FakeRuntime(path, release=release) as runtime, running(path, handler):
         assert await runtime.plugin_ready() == "10-demo"
@@ -194,9 +194,7 @@ async def test_an_update_for_the_same_container_overrides_the_request(path: str)
 
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
-async def test_synchronize_comes_in_parts_or_whole_and_means_the_same(
-    path: str, release: RuntimeRelease
-) -> None:
+async def test_a_split_synchronize_has_the_same_result(path: str, release: RuntimeRelease) -> None:
     handler = Recorder()
     async with FakeRuntime(path, release=release, message_limit=4000) as runtime:
         pods = [await runtime.run_pod(f"pod{n}") for n in range(30)]
@@ -619,7 +617,7 @@ async def test_nothing_is_pushed_from_within_a_handler(path: str) -> None:
         assert container.cpus == "9"
 
 
-async def test_failures_of_pushed_updates_are_told_by_container(path: str) -> None:
+async def test_failures_of_pushed_updates_are_reported_by_container(path: str) -> None:
     async with (
         FakeRuntime(path, online_cpus="0-7") as runtime,
         running(path, Recorder()) as plugin,
@@ -641,7 +639,7 @@ async def test_failures_of_pushed_updates_are_told_by_container(path: str) -> No
 # -- connecting, losing, connecting again -----------------------------------------------------------
 
 
-async def test_a_restarted_runtime_is_synchronized_anew(path: str) -> None:
+async def test_a_restarted_runtime_is_synchronized_again(path: str) -> None:
     handler = Recorder()
     async with FakeRuntime(path) as runtime, running(path, handler):
         await runtime.plugin_ready()
@@ -656,7 +654,7 @@ async def test_a_restarted_runtime_is_synchronized_anew(path: str) -> None:
         assert {end.cause for end in handler.ends} >= {Cause.LOST}
 
 
-async def test_why_there_is_no_connection_is_told_once_per_reason(
+async def test_each_reason_for_a_missing_connection_is_reported_once(
     path: str, tmp_path: Path
 ) -> None:
     handler = Recorder()
@@ -671,7 +669,7 @@ async def test_why_there_is_no_connection_is_told_once_per_reason(
             assert [end.cause for end in handler.ends].count(Cause.NO_SOCKET) == 1
 
 
-async def test_a_path_that_is_no_socket_is_unreachable_or_rejected(path: str) -> None:
+async def test_a_path_that_is_not_a_socket_is_unreachable_or_rejected(path: str) -> None:
     Path(path).write_text("")
     handler = Recorder()
     async with running(path, handler):
@@ -830,7 +828,7 @@ async def test_garbage_in_any_state_leads_to_a_new_connection(path: str, state: 
         assert handler.seen.count("synchronize") >= 1
 
 
-async def test_a_rejected_registration_is_told_and_tried_again(path: str) -> None:
+async def test_a_rejected_registration_is_reported_and_retried(path: str) -> None:
     handler = Recorder()
     async with scripted(path) as script, running(path, handler):
         peer = await script()
@@ -962,7 +960,7 @@ async def test_a_thousand_reconnects_leave_nothing_behind(path: str, scale: int)
         assert len(os.listdir("/proc/self/fd")) <= files + 1
 
 
-async def test_stopping_at_once_and_twice_is_no_problem(path: str) -> None:
+async def test_stopping_immediately_and_twice_works(path: str) -> None:
     task = asyncio.create_task(NriPlugin(PluginOptions(name="a", socket_path=path)).run(Handler()))
     await asyncio.sleep(0)
     task.cancel()
@@ -972,7 +970,7 @@ async def test_stopping_at_once_and_twice_is_no_problem(path: str) -> None:
         await task
 
 
-async def test_who_pushes_while_the_plugin_ends_is_told(path: str) -> None:
+async def test_a_push_while_the_plugin_ends_is_rejected(path: str) -> None:
     async with FakeRuntime(path) as runtime:
         plugin = NriPlugin(PluginOptions(name="a", socket_path=path))
         task = asyncio.create_task(plugin.run(Handler()))
@@ -992,7 +990,7 @@ async def test_who_pushes_while_the_plugin_ends_is_told(path: str) -> None:
             await plugin.push(updates)
 
 
-async def test_a_push_that_meets_the_end_of_the_line_is_rejected() -> None:
+async def test_a_push_after_the_io_loop_ended_is_rejected() -> None:
     """Between the look at the connection and the call, the connection's loop may end."""
 
     async def push() -> dict[str, str]:

@@ -43,13 +43,13 @@ from drakit.kit.driver import (
     Claim,
     ContainerView,
     DesiredResources,
-    DeviceHealth,
     Offer,
     PoolOffer,
     PreparedClaim,
     PreparedClaims,
     PreparedDevice,
     RejectedError,
+    UnhealthyDevice,
 )
 from drakit.machine.model import Cpu
 
@@ -87,9 +87,8 @@ class IndividualCpus:
         devices += [self._offline_device(cpu) for cpu in offline]
         return Offer(
             pools=(PoolOffer(tuple(devices)),),
-            health=tuple(
-                DeviceHealth(None, device_name(cpu.id), False, f"CPU {cpu.id} is offline")
-                for cpu in offline
+            unhealthy=tuple(
+                UnhealthyDevice(device_name(cpu.id), f"CPU {cpu.id} is offline") for cpu in offline
             ),
         )
 

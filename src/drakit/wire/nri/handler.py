@@ -22,9 +22,7 @@ class RuntimeInfo(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     nri: NriVersion
     features: Features
-    registration_timeout: float | None
     request_timeout: float
-    config: str = ""
 
 
 class Cause(StrEnum):
