@@ -22,7 +22,7 @@ from drakit.cli import main
 from drakit.cli.commands.gather import claims_document, last_warnings
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.cpu.config import CpuConfig
-from drakit.drivers.cpu.program import PROGRAM
+from drakit.drivers.cpu.program import program as cpu_program
 from drakit.kit.claims.checkpoint import encode
 from drakit.kit.config.settings import settings_of
 from drakit.kit.driver import PreparedClaim, PreparedDevice
@@ -185,7 +185,7 @@ def test_gather_works_on_a_machine_without_kubernetes(
     assert document["node"] == NODE
     assert [cpu["id"] for cpu in document["machine"]["cpus"]] == list(range(8))
     effective = document["configuration"]["effective"]
-    assert set(effective) == {one.key for one in settings_of(CpuConfig, PROGRAM.prefix)}
+    assert set(effective) == {one.key for one in settings_of(CpuConfig, cpu_program().prefix)}
     assert (effective["reservedCPUs"], effective["minSharedCPUs"]) == ("0", 2)
     assert document["configuration"]["sources"]["reservedCPUs"] == "--reserved-cpus"
     (preview,) = document["slices"]["preview"]

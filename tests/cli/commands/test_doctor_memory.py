@@ -45,7 +45,7 @@ def test_doctor_names_what_memory_needs(
     assert main(["doctor", "--output=json", *settings]) == 1
     remarks = json.loads(capsys.readouterr().out)["remarks"]
     problems = [remark["text"] for remark in remarks if remark["level"] == "problem"]
-    assert any("cgroup" in text and "is not there" in text for text in problems)
+    assert any("cgroup" in text and "does not exist" in text for text in problems)
     assert any("memoryManagerPolicy is Static" in text for text in problems)
     notes = [remark["text"] for remark in remarks if remark["level"] == "note"]
     assert any("reservedSystemCPUs is 0-1" in text for text in notes)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from drakit.core.bootrecord import boot_id
 from drakit.core.cpuset import CpuSet
 from drakit.kit.claims import checkpoint
 from drakit.kit.claims.exclusion import exclude_other_drivers
@@ -126,7 +127,7 @@ def test_cpus_of_a_kubernetes_driver_on_this_machine_are_not_given_away(tmp_path
     mine = CpuSet(os.sched_getaffinity(0))
     held = CpuSet([mine.min()])
     prepared = PreparedDevice(request="r", pool="p", device="d", exclusive={"cpu": held})
-    entry = PreparedClaim("u", "n", "c", (prepared,), boot_id=checkpoint.boot_id())
+    entry = PreparedClaim("u", "n", "c", (prepared,), boot_id=boot_id())
     claims = tmp_path / "kubelet/plugins/dra.cpu/claims"
     claims.mkdir(parents=True)
     (claims / "u.json").write_bytes(checkpoint.encode(entry))

@@ -27,7 +27,7 @@ from drakit.draw.memory_map import memory_lines
 from drakit.draw.terminal import Terminal
 from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.driver import cpu_driver
-from drakit.drivers.cpumem.driver import CpuMem, cpumem_driver
+from drakit.drivers.cpumem.driver import CpuMemDriver, cpumem_driver
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.kit.driver import ClaimUse, RejectedError
 from drakit.local import confine
@@ -53,7 +53,7 @@ def machine() -> Machine:
     return replace(made, numa_nodes=nodes)
 
 
-def memory_node(directory: Path) -> tuple[CpuMem, LocalNode]:
+def memory_node(directory: Path) -> tuple[CpuMemDriver, LocalNode]:
     driver = cpumem_driver(CpuMemConfig(reserved_memory="", min_shared_cpus=0), machine())
     return driver, LocalNode(driver, str(directory))
 
@@ -66,7 +66,7 @@ async def test_a_claim_is_on_one_node_and_is_released(tmp_path: Path) -> None:
     driver, node = memory_node(tmp_path)
     wanted = amounts(cpu="2", memory="1Gi", hugepages2Mi="32Mi")
     (taken,) = await node.take([fresh_claim(amounts_claim(wanted))])
-    home = driver.inventory.machine.nodes_of(taken.entry.exclusive("cpu"))
+    home = driver.cpus.machine.nodes_of(taken.entry.exclusive("cpu"))
     (prepared,) = taken.entry.devices
     assert {key.partition("/")[0] for key in prepared.amounts} == {f"numa{home}"}
     assert held_words(taken.entry).startswith("CPUs ")
@@ -108,7 +108,7 @@ async def test_no_node_is_over_committed_in_any_kind_at_any_moment(
             except (DoesNotFit, RejectedError):
                 rejected += 1
         prepared_claims = await node.look()
-        for key, limit in driver.inventory.limits.items():
+        for key, limit in driver.offer().limits.items():
             assert prepared_claims.amount(key) <= limit, key
         assert len(prepared_claims.exclusive("cpu")) == sum(
             len(e.exclusive("cpu")) for e in prepared_claims
