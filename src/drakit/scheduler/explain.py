@@ -307,10 +307,7 @@ def _conflicts(cycle: SchedulingCycle, node_devices: NodeDevices) -> Iterator[st
                 f"{attribute}{': ' + groups if groups else ''}"
             )
     if not found:
-        yield (
-            "each request alone could be satisfied, but together they need more devices than the "
-            "node has"
-        )
+        yield "each request alone could be satisfied, but together they need more devices"
 
 
 def _groups(cycle: SchedulingCycle, node_devices: NodeDevices, attribute: str) -> str:
