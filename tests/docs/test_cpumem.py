@@ -21,13 +21,13 @@ from drakit.core.objects import (
     to_builtins,
 )
 from drakit.core.quantity import Quantity
-from drakit.drivers.cpumem.classes import combined_classes, split_classes
-from drakit.drivers.cpumem.driver import CpuMem, cpumem_driver
+from drakit.drivers.cpumem.driver import CpuMemDriver, cpumem_driver
 from drakit.drivers.cpumem.hugepages import pools, resizing
 from drakit.drivers.cpumem.hugepages.pools import Shortage
 from drakit.drivers.cpumem.hugepages.settings import PoolKey
+from drakit.drivers.cpumem.layouts import combined_classes, split_classes
 from drakit.drivers.cpumem.preflight import about_kubelet
-from drakit.drivers.cpumem.program import PROGRAM
+from drakit.drivers.cpumem.program import program as cpumem_program
 from drakit.drivers.cpumem.qos import keeping, reconciler
 from drakit.drivers.cpumem.qos.keeping import Keeper
 from drakit.drivers.cpumem.qos.kubeletconfig import KubeletFiles
@@ -40,7 +40,7 @@ from drakit.kit.driver import PreparedClaims
 from drakit.kit.program import _parser
 from drakit.kit.slices.preview import preview_slices
 from drakit.kit.telemetry.metrics import HostMetrics
-from drakit.kit.telemetry.prometheus import Counter, Histogram
+from drakit.kit.telemetry.prometheus import CounterFamily, HistogramFamily
 from drakit.local.node import LocalNode, fresh_claim
 from drakit.testing.sysfs_writer import write_tree
 from tests.deploy.simulated import MACHINE, running
@@ -48,7 +48,7 @@ from tests.docs.pages import DOCS, REPOSITORY, blocks, codes, rows, text_of
 from tests.docs.test_configuration import formatted
 
 CONFIGURATION = text_of("docs/configuration-cpumem.md")
-SETTINGS = settings_of(CpuMemConfig, PROGRAM.prefix)
+SETTINGS = settings_of(CpuMemConfig, cpumem_program().prefix)
 SOURCES = REPOSITORY / "src/drakit"
 
 
@@ -75,14 +75,18 @@ def test_the_example_file_is_a_configuration(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(example)
     arguments = ["--config", str(path)]
-    loaded = load(CpuMemConfig, _parser(PROGRAM), arguments, {}, prefix=PROGRAM.prefix)
+    loaded = load(
+        CpuMemConfig, _parser(cpumem_program()), arguments, {}, prefix=cpumem_program().prefix
+    )
     assert set(loaded.sources) == set(yaml.safe_load(example))
     assert loaded.config.hugepages.pools.of(1) == {2 << 20: 1024, 1 << 30: 4}
 
 
 def test_every_command_of_the_program_is_listed() -> None:
     listed = {codes(row[0])[0].split()[1] for row in rows(CONFIGURATION, "command", "purpose")}
-    options = {option for action in _parser(PROGRAM)._actions for option in action.option_strings}
+    options = {
+        option for action in _parser(cpumem_program())._actions for option in action.option_strings
+    }
     assert listed == options - {"-h"}
 
 
@@ -93,7 +97,7 @@ def gauge_names() -> Iterator[str]:
     """Gauges are created at scrape time: their names are literals, or the first items of table rows."""
     paths = [
         *(SOURCES / "kit").rglob("*.py"),
-        SOURCES / "drivers/cpu/gauges.py",
+        SOURCES / "drivers/models/cpus.py",
         *(SOURCES / "drivers/cpumem").rglob("*.py"),
     ]
     for path in paths:
@@ -118,7 +122,7 @@ def metrics() -> dict[str, list[str]]:
     return {
         instrument.name: list(instrument.label_names)
         for instrument in vars(HostMetrics("dra.cpumem")).values()
-        if isinstance(instrument, Counter | Histogram)
+        if isinstance(instrument, CounterFamily | HistogramFamily)
     }
 
 
@@ -158,7 +162,7 @@ def shown(text: str, command: str) -> str:
     return found
 
 
-def guide_driver(**settings: Any) -> CpuMem:
+def guide_driver(**settings: Any) -> CpuMemDriver:
     return cpumem_driver(CpuMemConfig(**{**RESERVED, **settings}), MACHINE)
 
 

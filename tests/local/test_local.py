@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from drakit.core.bootrecord import boot_id
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.driver import cpu_driver
@@ -328,7 +329,7 @@ def keep(kubelet: Path, driver: str, *entries: PreparedClaim) -> Path:
 
 def test_the_cpus_of_a_kubernetes_driver_are_known(tmp_path: Path) -> None:
     assert nodedrivers.find(str(tmp_path)) == nodedrivers.NodeDrivers()
-    boot = checkpoint.boot_id()
+    boot = boot_id()
     keep(tmp_path, "dra.cpu", record("a", CpuSet([2, 3]), boot), record("b", CpuSet([4]), boot))
     keep(tmp_path, "dra.cpumem", record("c", CpuSet([6]), boot), record("d", CpuSet([7]), "old"))
     found = nodedrivers.find(str(tmp_path))
@@ -337,7 +338,7 @@ def test_the_cpus_of_a_kubernetes_driver_are_known(tmp_path: Path) -> None:
 
 
 def test_a_record_that_cannot_be_understood_is_an_error(tmp_path: Path) -> None:
-    directory = keep(tmp_path, "dra.cpu", record("a", CpuSet([2]), checkpoint.boot_id()))
+    directory = keep(tmp_path, "dra.cpu", record("a", CpuSet([2]), boot_id()))
     (directory / "b.json").write_bytes(b"{")
     with pytest.raises(OSError, match=r"b\.json"):
         nodedrivers.find(str(tmp_path))

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from drakit.core.bootrecord import boot_id
 from drakit.core.cpuset import CpuSet
 from drakit.core.filelock import is_held
 from drakit.drivers.cpumem.kinds import DRIVER as CPUMEM_DRIVER
@@ -75,7 +76,7 @@ def _held(path: str) -> CpuSet:
             f"a Kubernetes driver's record of a claim cannot be read, and with it which CPUs are "
             f"held: {path}: {error}"
         ) from error
-    return entry.exclusive("cpu") if entry.boot_id == checkpoint.boot_id() else CpuSet()
+    return entry.exclusive("cpu") if entry.boot_id == boot_id() else CpuSet()
 
 
 def _serves(lock: str) -> bool:

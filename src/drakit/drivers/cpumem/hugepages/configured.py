@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from drakit.core.bootrecord import boot_id
 from drakit.drivers.cpumem.hugepages.files import SysfsPools
 from drakit.drivers.cpumem.hugepages.pools import HugepagePools, Withheld
 from drakit.drivers.cpumem.hugepages.record import Record, look_at_both
@@ -11,7 +12,6 @@ from drakit.drivers.cpumem.hugepages.settings import budget
 from drakit.drivers.cpumem.hugepages.usage import used_from_cgroups
 from drakit.drivers.cpumem.kinds import DRIVER
 from drakit.drivers.cpumem.settings import CpuMemConfig
-from drakit.kit.claims.checkpoint import boot_id
 from drakit.machine.discover import discover
 from drakit.machine.model import Machine
 

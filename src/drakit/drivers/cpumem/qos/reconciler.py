@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from drakit.cgroups.tree import relative_path
+from drakit.core.bootrecord import boot_id
 from drakit.drivers.cpumem.qos.keeping import Keeper, number
 from drakit.drivers.cpumem.qos.layout import PodPlace, place_of
 from drakit.drivers.cpumem.qos.planner import LOW, MIN, ContainerFacts, Plan, PodFacts, plan
@@ -21,7 +22,6 @@ from drakit.drivers.cpumem.qos.record import Record
 from drakit.drivers.cpumem.qos.shares import Share, distinct, pages_of, shares_of
 from drakit.drivers.cpumem.qos.usage import read_usage
 from drakit.drivers.models.memory_policy import Knob, MemoryQosPolicy
-from drakit.kit.claims.checkpoint import boot_id
 from drakit.kit.driver import ContainerView, Driver, PreparedClaims
 from drakit.kit.reconciler import PodView, Reconciler
 from drakit.kit.telemetry.metrics import Gauge
