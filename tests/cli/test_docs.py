@@ -1,4 +1,4 @@
-"""docs/topology.md is true: its examples are run, its fields are those of the document."""
+"""Examples and fields of docs/topology.md, compared with the output of the command."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from types import ModuleType
 
 import pytest
 
-from drakit.cli.topology_document import Document, topology_document
 from drakit.machine.discover import discover
+from drakit.machine.document import Document, topology_document
 from drakit.testing.sysfs_writer import write_tree
 
 DOCS = Path(__file__).parents[2] / "docs"

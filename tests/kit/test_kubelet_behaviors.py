@@ -465,7 +465,7 @@ async def test_one_bad_claim_does_not_fail_the_others_of_a_pod():
 async def test_two_plugins_of_which_one_fails():
     other = "other.example.org"
     async with a_node() as node, serving(node) as driver:
-        broken = Seats(other, "example.org/other", CpuSet([2]))
+        broken = Seats(other, "example.org/other", closed=CpuSet([2]))
         async with serving(node, broken, nri="off") as failing:
             node.allocate("claim", [seat(1), seat(2, driver=other)], consumers=["pod"])
             with pytest.raises(PrepareError, match="seat-2 is closed"):

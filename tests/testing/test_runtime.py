@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from drakit.testing.plugin_merging import Merger, PluginConflictError, replace_env
-from drakit.testing.runtime import FakeRuntime, RuntimeFailure
+from drakit.testing.runtime import FakeRuntime, FakeRuntimeError
 from drakit.testing.runtime_releases import (
     CONTAINERD_1_7,
     CONTAINERD_2_2,
     CONTAINERD_2_3,
     CONTAINERD_2_4,
     EVERY_RELEASE,
-    RuntimeRelease,
+    FakeRuntimeRelease,
 )
 from drakit.wire.cdi.directory import CdiDirectory
 from drakit.wire.cdi.spec import ContainerEdits, claim_spec
@@ -122,7 +122,7 @@ def mask(events: int) -> bytes:
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
 async def test_unknown_event_bits_reject_the_registration(
-    path: str, release: RuntimeRelease
+    path: str, release: FakeRuntimeRelease
 ) -> None:
     async with FakeRuntime(path, release=release) as runtime:
         raw = RawPlugin({"Configure": mask(0x4000)})
@@ -165,7 +165,7 @@ async def test_a_mask_of_zero_means_everything(path: str) -> None:
     ],
 )
 async def test_names_are_checked_and_a_rejected_plugin_must_close(
-    path: str, name: str, index: str, release: RuntimeRelease, accepted: bool
+    path: str, name: str, index: str, release: FakeRuntimeRelease, accepted: bool
 ) -> None:
     async with FakeRuntime(path, release=release, registration_timeout=30) as runtime:
         raw = RawPlugin({"Configure": mask(0x8), "Synchronize": b""})
@@ -201,8 +201,8 @@ async def test_split_synchronization_must_be_understood(path: str) -> None:
 @pytest.mark.parametrize(
     ("release", "closed"), [(CONTAINERD_1_7, False), (CONTAINERD_2_2, True)], ids=str
 )
-async def test_after_a_failed_synchronization_old_runtimes_leave_the_plugin_deaf(
-    path: str, release: RuntimeRelease, closed: bool
+async def test_after_a_failed_synchronization_old_runtimes_send_no_events(
+    path: str, release: FakeRuntimeRelease, closed: bool
 ) -> None:
     async with FakeRuntime(path, release=release, request_timeout=2.0) as runtime:
         raw = RawPlugin({"Configure": mask(0x8)})
@@ -245,13 +245,13 @@ async def test_a_failed_creation_is_undone(path: str) -> None:
             pod = await runtime.run_pod("web")
             handler.adjustment = Adjustment(resources=Resources(cpus="1"))
             async with plugin(runtime, handler):  # the same name twice contradicts itself
-                with pytest.raises(RuntimeFailure, match="both tried to set cpus"):
+                with pytest.raises(FakeRuntimeError, match="both tried to set cpus"):
                     await runtime.create(pod.id, "app")
         assert handler.ended == ["stop", "stop", "removed", "removed"]
         assert runtime.containers == {}
 
 
-async def test_plugins_are_asked_in_order_and_see_what_the_earlier_did(path: str) -> None:
+async def test_plugins_are_called_in_order_and_see_earlier_changes(path: str) -> None:
     late = Pinning(Adjustment(resources=Resources(mems="1")))
     early = Pinning(Adjustment(resources=Resources(cpus="5"), env={"A": "early"}))
     async with (
@@ -273,14 +273,14 @@ async def test_cpus_that_are_not_there_fail_the_start_and_are_logged_in_updates(
         async with plugin(runtime, handler):
             pod = await runtime.run_pod("web")
             container = await runtime.create(pod.id, "app")
-            with pytest.raises(RuntimeFailure, match="9 is not online"):
+            with pytest.raises(FakeRuntimeError, match="9 is not online"):
                 await runtime.start(container.id)
             other = await runtime.create_unnoticed(pod.id, "other")
             update = ContainerUpdate(container_id=other.id, resources=Resources(cpus="nonsense"))
             handler.adjustment = Adjustment(updates=(update,))
             await runtime.create(pod.id, "third")
             assert runtime.failed_updates[0][0] == other.id
-            with pytest.raises(RuntimeFailure, match="not online"):
+            with pytest.raises(FakeRuntimeError, match="not online"):
                 await runtime.update(other.id, Resources(cpus="8"))
 
 
@@ -289,7 +289,7 @@ async def test_cpus_that_are_not_there_fail_the_start_and_are_logged_in_updates(
 
 @pytest.mark.parametrize("release", [CONTAINERD_2_2, CONTAINERD_2_3], ids=str)
 async def test_cdi_devices_become_environment_before_plugins_are_asked(
-    path: str, tmp_path: Path, release: RuntimeRelease
+    path: str, tmp_path: Path, release: FakeRuntimeRelease
 ) -> None:
     directory = CdiDirectory(str(tmp_path / "cdi"), "dra.cpu/claim")
     spec = claim_spec(
@@ -309,7 +309,7 @@ async def test_cdi_devices_become_environment_before_plugins_are_asked(
         assert seen.variable("DRA_CPUSET_u1") == "2-3"
         assert seen.cdi_devices == ((device,) if release is CONTAINERD_2_3 else ())
         directory.remove("u1")
-        with pytest.raises(RuntimeFailure, match="CDI device injection failed: unresolvable"):
+        with pytest.raises(FakeRuntimeError, match="CDI device injection failed: unresolvable"):
             await runtime.create(pod.id, "again", cdi_devices=[device])
         assert len(handler.created) == 1  # plugins do not hear of it
 
@@ -322,7 +322,7 @@ def update_request(container: str, cpus: str) -> bytes:
     return nri_pb2.UpdateContainersRequest(update=[update]).SerializeToString()
 
 
-async def test_an_unsolicited_update_that_meets_an_event_wedges_old_runtimes(path: str) -> None:
+async def test_an_unsolicited_update_during_an_event_wedges_old_runtimes(path: str) -> None:
     async with FakeRuntime(path, release=CONTAINERD_2_3, request_timeout=30) as runtime:
         raw = RawPlugin({"Configure": mask(0x8), "Synchronize": b""})
         transport = await raw.connect(path)
@@ -340,9 +340,9 @@ async def test_an_unsolicited_update_that_meets_an_event_wedges_old_runtimes(pat
         await transport.close("done")
         with pytest.raises(ConnectionError):
             await pushing
-        with contextlib.suppress(RuntimeFailure):
+        with contextlib.suppress(FakeRuntimeError):
             await creating
-        with pytest.raises(RuntimeFailure, match="wedged"):
+        with pytest.raises(FakeRuntimeError, match="wedged"):
             await runtime.run_pod("other")
 
 
@@ -372,7 +372,7 @@ async def test_newer_runtimes_let_it_wait(path: str) -> None:
 # -- its life and its mirror ----------------------------------------------------------------------
 
 
-async def test_the_end_of_pods_from_before_a_restart_is_not_told(path: str) -> None:
+async def test_the_end_of_pods_from_before_a_restart_is_not_reported(path: str) -> None:
     handler = Pinning(Adjustment())
     async with FakeRuntime(path) as runtime, plugin(runtime, handler):
         pod = await runtime.run_pod("web")
@@ -417,9 +417,9 @@ async def test_an_unnoticed_container_is_first_seen_at_its_start(path: str) -> N
         assert handler.seen == ["missed"]
 
 
-def test_releases_are_what_their_versions_say() -> None:
+def test_releases_have_the_versions_of_the_table() -> None:
     for release in EVERY_RELEASE:
-        declared = f"v{release.nri}" if release.says_its_nri_version else ""
+        declared = f"v{release.nri}" if release.reports_nri_version else ""
         assert infer_version(release.name, release.version, declared) == release.nri
     assert CONTAINERD_2_4.nri > NriVersion(0, 12, 1) > CONTAINERD_2_3.nri
 

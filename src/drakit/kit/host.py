@@ -93,7 +93,7 @@ class Host:
         self.reconciler_runner = ReconcilerRunner(reconciler or Reconciler(), self, self.tasks)
         self._reconciles = reconciler is not None
         if reconciler is not None:
-            self.runtime.tend = self.reconciler_runner.reconcile_in_event
+            self.runtime.reconcile = self.reconciler_runner.reconcile_in_event
             self.metrics.add_source(reconciler.gauges)
         self._specs = ClaimSpecs(options.cdi_dir, self.driver.cdi_kind)
         self.preparer = Preparer(
@@ -181,7 +181,7 @@ class Host:
             try:
                 self.checkpoint.load()
                 # Before specs without a record are removed: they are evidence of a claim.
-                self.runtime.prepared_before |= self._specs.claims()
+                self.runtime.specs_at_start |= self._specs.claims()
                 await self.preparer.restore()
             except OSError as error:
                 self._not_loaded = f"the checkpoint {directory} cannot be used: {error}"
@@ -235,7 +235,7 @@ class Host:
             self._stopped.set_exception(error)
 
     async def _register(self) -> None:
-        await self.runtime.settled.wait()
+        await self.runtime.ready.wait()
         await self.plugin.register()
 
     # -- the node as preparer, binder and reconciler see it ------------------------------------------
@@ -376,7 +376,9 @@ class Host:
         binding = {} if self.binder is None else {"binding": self.binder.problem}
         return {
             "runtime": self.runtime.problem,
-            "kubelet": None if registered else self.plugin.state.error or "not registered yet",
+            "kubelet": None
+            if registered
+            else self.plugin.registration_error or "not registered yet",
             "slices": self.publisher.problem,
             "checkpoint": self._not_loaded or self.checkpoint.problem,
             "tasks": self.tasks.problem,

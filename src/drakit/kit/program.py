@@ -71,13 +71,18 @@ def main(program: Program[C], argv: Sequence[str] | None = None) -> int:
             program.config, _parser(program), arguments, os.environ, prefix=program.prefix
         )
         if loaded.arguments.print_schema:
-            print(_pretty(configuration.schema(program.config)))
+            print(_pretty(configuration.schema(program.config)), flush=True)
             return 0
         node = node_name(loaded.config, os.environ)
         logs.configure(loaded.config.log_format, loaded.config.log_level)
-        return _act(program, loaded, node)
+        code = _act(program, loaded, node)
+        sys.stdout.flush()
+        return code
     except ConfigurationError as error:
         return configuration.fail(program.name, error)
+    except BrokenPipeError:  # `--check | head`: the interpreter flushes again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13
     except (OSError, ValueError) as error:
         print(f"{program.name}: {error}", file=sys.stderr)
         return 1
@@ -148,7 +153,7 @@ def _parser(program: Program[Any]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=program.name,
         description=program.description,
-        epilog="Precedence (lowest to highest): default, --config file, environment, flag.",
+        epilog="Precedence (lowest to highest): default, configuration file, environment, flag.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"{program.name} {__version__}")

@@ -1,4 +1,4 @@
-"""Resource pools as one node sees them: complete, valid, of the newest generation, in order."""
+"""Resource pools from the point of view of one node: newest generation, completeness, validity."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drakit.scheduler.nodes import node_matches
 
 
 class PoolId(NamedTuple):
-    """Pools are told apart by driver and name."""
+    """The identity of a pool."""
 
     driver: str
     name: str
@@ -36,26 +36,26 @@ class DeviceId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """A pool for one node; devices of incomplete and invalid pools are never taken."""
+    """A pool for one node; devices of incomplete or invalid pools are never allocated."""
 
     id: PoolId
     slices: tuple[ResourceSlice, ...] = ()
     slices_elsewhere: tuple[ResourceSlice, ...] = ()
-    """Slices of the pool for other nodes; their devices draw from the same counters."""
+    """Slices of the pool for other nodes, whose devices consume the same counters."""
     counter_sets: dict[str, CounterSet] = field(default_factory=dict)
     incomplete: str = ""
-    """What is missing, when slices are."""
+    """Which slices are missing, if any."""
     invalid: str = ""
-    """What is wrong, when the pool contradicts itself."""
+    """Why the pool is invalid, if it is."""
 
     @property
     def usable(self) -> bool:
-        """Whether devices can be taken from it."""
+        """Whether devices can be allocated from it."""
         return not self.incomplete and not self.invalid
 
 
 class SliceIndex:
-    """All slices of a cluster, found by node and by pool."""
+    """All slices of a cluster, indexed by node and pool."""
 
     def __init__(self, slices: Iterable[ResourceSlice], release: KubernetesRelease) -> None:
         self.release = release
@@ -64,7 +64,7 @@ class SliceIndex:
         self._shared: list[ResourceSlice] = []
         self._matchers: dict[str, Matcher] = {}
         self.texts: dict[Hashable, str] = {}
-        """Words for what a selector saw, by its values: thousands of devices have the same."""
+        """Cached texts of the explanation by values; thousands of devices share one."""
         for entry in slices:
             self.by_pool.setdefault(_pool_id(entry), []).append(entry)
             everywhere = (
@@ -76,21 +76,21 @@ class SliceIndex:
                 self._shared.append(entry)
 
     def matcher(self, expression: str) -> Matcher:
-        """A selector and its results so far. Raises ``CelCompileError``."""
+        """The cached matcher of a selector. Raises ``CelCompileError``."""
         found = self._matchers.get(expression)
         if found is None:
             found = self._matchers[expression] = Matcher(expression, self.release.cel)
         return found
 
     def pools(self, node: Node) -> tuple[PoolView, ...]:
-        """The pools *node* can use, in the order in which kube-scheduler tries them."""
+        """The pools that *node* can use, in the order of kube-scheduler."""
         relevant: dict[PoolId, list[ResourceSlice]] = {}
         for entry in (*self._by_node.get(node.metadata.name, ()), *self._shared):
             if self._supported(entry) and self._is_relevant(entry, node):
                 _add_newest(relevant, entry)
         pools = [self._build(pool, slices) for pool, slices in relevant.items()]
         found = [pool for pool in pools if pool is not None]
-        # Pools with binding conditions come last: their devices have to be waited for.
+        # Pools with binding conditions come last, because their devices are not available at once.
         return tuple(sorted(found, key=lambda pool: (_has_binding_conditions(pool), pool.id)))
 
     def _supported(self, entry: ResourceSlice) -> bool:
@@ -119,7 +119,7 @@ class SliceIndex:
         if len(slices) != first.resource_slice_count:
             for entry in self.by_pool[pool]:
                 if entry.spec.pool.generation > first.generation:
-                    return None  # being replaced by a generation that has nothing for this node
+                    return None  # replaced by a generation without devices for this node
                 if entry.spec.pool.generation == first.generation:
                     everything.append(entry)
             everything = [entry for entry in everything if not _uses_compatibility_groups(entry)]
@@ -127,13 +127,13 @@ class SliceIndex:
                 return PoolView(
                     pool,
                     incomplete=f"{len(everything)} of {first.resource_slice_count} slices of "
-                    f"generation {first.generation} are there",
+                    f"generation {first.generation} exist",
                 )
         return _assemble(pool, slices, everything, self.release)
 
 
 def device_matches(device: Device, node: Node) -> bool:
-    """Whether a device that selects its nodes itself selects *node*."""
+    """Whether a device with its own node selection selects *node*."""
     return node_matches(node, device.node_name or "", bool(device.all_nodes), device.node_selector)
 
 

@@ -68,9 +68,9 @@ class FakeContainer:
         """Report the limits of the creation from now on; the cgroup directory does not change."""
         self.value = msgspec.structs.replace(self.value, resources=self._created_with)
 
-    def set_state(self, state: State, pid: int = 0) -> None:
+    def set_state(self, state: State) -> None:
         """Change the state."""
-        self.value = msgspec.structs.replace(self.value, state=state, pid=pid)
+        self.value = msgspec.structs.replace(self.value, state=state)
 
     def write_cgroup(self) -> None:
         """Write the limits to the cgroup directory, if there is one."""

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import msgspec
 from google.protobuf.message import DecodeError
 
-from drakit.testing.runtime_releases import RuntimeRelease
+from drakit.testing.runtime_releases import FakeRuntimeRelease
 from drakit.wire.nri import nri_pb2
 from drakit.wire.nri.event_table import EVENTS, Event
 from drakit.wire.nri.events import (
@@ -39,7 +39,7 @@ _FEWEST_OBJECTS: Final = 8
 """Minimum number of pods and containers in a part of a split Synchronize."""
 
 
-class RuntimeFailure(Exception):  # noqa: N818 - public name
+class FakeRuntimeError(Exception):
     """The runtime rejects an operation; the text is the error that the kubelet would get."""
 
 
@@ -88,7 +88,7 @@ class ConnectedPlugins:
 
     def __init__(
         self,
-        release: RuntimeRelease,
+        release: FakeRuntimeRelease,
         model: RuntimeModel,
         *,
         request_timeout: float,
@@ -188,9 +188,9 @@ class ConnectedPlugins:
         call = Configure(
             runtime_name=release.name,
             runtime_version=release.version,
-            nri_version=f"v{release.nri}" if release.says_its_nri_version else "",
-            registration_timeout=self.registration_timeout if release.says_its_timeouts else None,
-            request_timeout=self.request_timeout if release.says_its_timeouts else None,
+            nri_version=f"v{release.nri}" if release.reports_nri_version else "",
+            registration_timeout=self.registration_timeout if release.reports_timeouts else None,
+            request_timeout=self.request_timeout if release.reports_timeouts else None,
         )
         payload = await self._call(peer, call, self.request_timeout)
         mask = nri_pb2.ConfigureResponse.FromString(payload).events
@@ -276,7 +276,7 @@ class ConnectedPlugins:
         updates = [
             update_from(each) for each in nri_pb2.UpdateContainersRequest.FromString(payload).update
         ]
-        if not self.release.bears_unsolicited_updates and self.lock.locked():
+        if not self.release.tolerates_unsolicited_updates and self.lock.locked():
             self.wedged = True
         if self.wedged:
             await asyncio.get_running_loop().create_future()  # forever, as the real one
@@ -319,9 +319,9 @@ class ConnectedPlugins:
             return None
 
     def subscribers(self, event: Event) -> list[ConnectedPlugin]:
-        """The plugins to call for *event*. Raises :class:`RuntimeFailure` when wedged."""
+        """The plugins to call for *event*. Raises :class:`FakeRuntimeError` when wedged."""
         if self.wedged:
-            raise RuntimeFailure("the runtime is wedged: context deadline exceeded")
+            raise FakeRuntimeError("the runtime is wedged: context deadline exceeded")
         return [peer for peer in self.peers if peer.mask & event.bit]
 
     async def notify(self, call: RuntimeEvent, *, can_reject: bool = False) -> None:
@@ -331,7 +331,7 @@ class ConnectedPlugins:
                 await self.ask(peer, call)
             except StatusError as error:
                 if can_reject:
-                    raise RuntimeFailure(error.message) from error
+                    raise FakeRuntimeError(error.message) from error
 
 
 async def _readable(sock: socket.socket) -> None:

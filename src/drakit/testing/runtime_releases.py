@@ -1,4 +1,4 @@
-"""Releases of container runtimes that differ in what they tell plugins and take from them."""
+"""Releases of container runtimes, as the fake runtime implements them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import msgspec
 from drakit.wire.nri.versions import NriVersion
 
 
-class RuntimeRelease(msgspec.Struct, frozen=True):
-    """A runtime release and the NRI it has.
+class FakeRuntimeRelease(msgspec.Struct, frozen=True):
+    """A runtime release and its NRI version.
 
-    What a release does is stated here once more, independently of the table the drivers use
-    (:mod:`drakit.wire.nri.versions`): a wrong row there must make a test fail, not agree with its double.
-    The end-to-end tests compare these statements with the real runtimes.
+    Independent of the table that drivers use (:mod:`drakit.wire.nri.versions`), so that a wrong row
+    there fails a test. The end-to-end tests compare this one with the real runtimes.
     """
 
     name: str
@@ -23,7 +22,7 @@ class RuntimeRelease(msgspec.Struct, frozen=True):
 
     @property
     def is_crio(self) -> bool:
-        """Whether this is CRI-O, which shares the NRI library with containerd but little else."""
+        """Whether this is CRI-O."""
         return self.name == "cri-o"
 
     @property
@@ -32,8 +31,8 @@ class RuntimeRelease(msgspec.Struct, frozen=True):
         return not self.is_crio and self.nri >= (0, 12)
 
     @property
-    def bears_unsolicited_updates(self) -> bool:
-        """Whether an unsolicited update may meet an event; earlier ones deadlock."""
+    def tolerates_unsolicited_updates(self) -> bool:
+        """Whether an unsolicited update may coincide with an event; earlier ones deadlock."""
         return self.nri >= (0, 12, 1)
 
     @property
@@ -48,31 +47,31 @@ class RuntimeRelease(msgspec.Struct, frozen=True):
 
     @property
     def forgets_updates(self) -> bool:
-        """Whether it reports, after a restart, what containers were created with."""
+        """Whether after a restart it reports containers as they were created."""
         return self.is_crio
 
     @property
     def undoes_rejected_creation(self) -> bool:
-        """Whether plugins hear of the stop and removal of a container that a plugin rejected."""
+        """Whether plugins see the stop and removal of a container that a plugin rejected."""
         return not self.is_crio
 
     @property
-    def heeds_start_errors(self) -> bool:
+    def honors_start_errors(self) -> bool:
         """Whether a container does not start when a plugin returns an error for its start."""
         return not self.is_crio
 
     @property
     def container_cgroup_prefix(self) -> str:
-        """What precedes a container's ID in the name of its cgroup (cgroupfs driver)."""
+        """Prefix of the container's ID in the name of its cgroup (cgroupfs driver)."""
         return "crio-" if self.is_crio else ""
 
     @property
-    def says_its_nri_version(self) -> bool:
+    def reports_nri_version(self) -> bool:
         """Whether Configure carries the NRI version."""
         return self.nri >= (0, 12)
 
     @property
-    def says_its_timeouts(self) -> bool:
+    def reports_timeouts(self) -> bool:
         """Whether Configure carries the timeouts."""
         return self.nri >= (0, 7)
 
@@ -83,12 +82,12 @@ class RuntimeRelease(msgspec.Struct, frozen=True):
 
     @property
     def closes_after_failed_sync(self) -> bool:
-        """Whether a plugin that failed to synchronize is closed; earlier ones leave it deaf."""
+        """Whether a plugin that failed to synchronize is closed; earlier ones only ignore it."""
         return self.nri >= (0, 7)
 
     @property
     def has_dedicated_methods(self) -> bool:
-        """Whether events without an answer have methods of their own."""
+        """Whether events without a response have separate methods."""
         return self.nri >= (0, 12)
 
     @property
@@ -100,15 +99,15 @@ class RuntimeRelease(msgspec.Struct, frozen=True):
         return f"{self.name} {self.version} (NRI {self.nri})"
 
 
-CONTAINERD_1_7: Final = RuntimeRelease("containerd", "v1.7.20", NriVersion(0, 6, 1))
-CONTAINERD_2_0: Final = RuntimeRelease("containerd", "v2.0.2", NriVersion(0, 8))
-CONTAINERD_2_2: Final = RuntimeRelease("containerd", "v2.2.1", NriVersion(0, 11))
-CONTAINERD_2_3: Final = RuntimeRelease("containerd", "v2.3.0", NriVersion(0, 12))
-CONTAINERD_2_4: Final = RuntimeRelease("containerd", "v2.4.0", NriVersion(0, 12, 2))
-CRIO_1_33: Final = RuntimeRelease("cri-o", "1.33.4", NriVersion(0, 9))
-CRIO_1_34: Final = RuntimeRelease("cri-o", "1.34.1", NriVersion(0, 10))
-CRIO_1_36: Final = RuntimeRelease("cri-o", "1.36.3", NriVersion(0, 11))
-CRIO_1_37: Final = RuntimeRelease("cri-o", "1.37.0", NriVersion(0, 12))
+CONTAINERD_1_7: Final = FakeRuntimeRelease("containerd", "v1.7.20", NriVersion(0, 6, 1))
+CONTAINERD_2_0: Final = FakeRuntimeRelease("containerd", "v2.0.2", NriVersion(0, 8))
+CONTAINERD_2_2: Final = FakeRuntimeRelease("containerd", "v2.2.1", NriVersion(0, 11))
+CONTAINERD_2_3: Final = FakeRuntimeRelease("containerd", "v2.3.0", NriVersion(0, 12))
+CONTAINERD_2_4: Final = FakeRuntimeRelease("containerd", "v2.4.0", NriVersion(0, 12, 2))
+CRIO_1_33: Final = FakeRuntimeRelease("cri-o", "1.33.4", NriVersion(0, 9))
+CRIO_1_34: Final = FakeRuntimeRelease("cri-o", "1.34.1", NriVersion(0, 10))
+CRIO_1_36: Final = FakeRuntimeRelease("cri-o", "1.36.3", NriVersion(0, 11))
+CRIO_1_37: Final = FakeRuntimeRelease("cri-o", "1.37.0", NriVersion(0, 12))
 
 EVERY_RELEASE: Final = (
     CONTAINERD_1_7,

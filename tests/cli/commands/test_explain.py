@@ -1,4 +1,4 @@
-"""``drakit explain``: ten situations in which pods hang in real clusters, explained so one can act."""
+"""``drakit explain`` on ten situations in which pods stay pending in real clusters."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ SITUATIONS: dict[str, tuple[list[Json], list[str]]] = {
     ),
     "an attribute is missing and the expression fails": (
         [device_slice(gpu("g0")), claim(selecting('device.attributes["gpu.io"].memory == 1'))],
-        ["an error stops the pod on every node", "no such key: memory"],
+        ["CEL error: scheduling fails on all nodes", "no such key: memory"],
     ),
     "the device is tainted": (
         [device_slice(gpu("g0", taints=[{"key": "broken", "effect": "NoSchedule"}])), claim({})],
@@ -94,7 +94,7 @@ SITUATIONS: dict[str, tuple[list[Json], list[str]]] = {
          holding("g0", shareID="11111111-1111-1111-1111-111111111111",
                  consumedCapacity={"memory": "6Gi"}),
          claim({"capacity": {"requests": {"memory": "4Gi"}}})],
-        ["2Gi of 8Gi memory is left, 4Gi is needed", "taken by claim ml/training (pod trainer-0)",
+        ["2Gi of 8Gi memory is free, but 4Gi is needed", "used by claim ml/training (pod trainer-0)",
          "ask for at most 2Gi memory in request r0"],
     ),
     "the capacity key is spelled with the wrong domain": (
@@ -110,8 +110,8 @@ SITUATIONS: dict[str, tuple[list[Json], list[str]]] = {
     ),
     "the pool is incomplete": (
         [device_slice(gpu("g0"), count=2), claim({})],
-        ["pool gpu.io/n1 is incomplete: 1 of 2 slices of generation 1 are there",
-         "it has no devices in usable pools"],
+        ["pool gpu.io/n1 is incomplete: 1 of 2 slices of generation 1 exist",
+         "the node has no devices (no complete ResourceSlice pool)"],
     ),
     "the counters of a partitioned device are used up": (
         [device_slice(
@@ -120,7 +120,7 @@ SITUATIONS: dict[str, tuple[list[Json], list[str]]] = {
             count=2),
          device_slice(count=2, sharedCounters=[{"name": "mem", "counters": {"gb": {"value": "8"}}}]),
          holding("half-0"), claim({})],
-        ["needs 5 of counter mem/gb, 3 is left", "free the devices of claim ml/training"],
+        ["needs 5 of counter mem/gb, 3 is free", "free the devices of claim ml/training"],
     ),
     "more devices are wanted than there are": (
         [device_slice(*(gpu(f"g{i}") for i in range(30))), claim({"count": 31})],
@@ -163,7 +163,7 @@ def test_json_has_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert only["remedies"] == ["free the devices of claim ml/training (pod trainer-0)"]
 
 
-def test_what_fits_is_said_to_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pod_that_fits_is_exit_code_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert explain(tmp_path, [device_slice(gpu("g0")), claim({})]) == 0
     assert "fits on 1 of 1 nodes" in capsys.readouterr().out
 
@@ -198,9 +198,9 @@ def waiting(*conditions: tuple[str, str]) -> Json:
 
 
 @pytest.mark.parametrize(
-    ("true", "code", "said"),
+    ("true", "code", "printed"),
     [
-        ((), 1, "waits for gpu.io/On: the driver on that node has not agreed yet"),
+        ((), 1, "waits for gpu.io/On: the driver has not set the condition yet"),
         (
             (("gpu.io/Broken", "no power"),),
             1,
@@ -209,17 +209,17 @@ def waiting(*conditions: tuple[str, str]) -> Json:
         ((("gpu.io/On", ""),), 0, "r: gpu.io/n1/g0\n"),
     ],
 )
-def test_a_device_that_a_driver_must_agree_to(
+def test_unmet_binding_conditions_are_explained(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     true: tuple[tuple[str, str], ...],
     code: int,
-    said: str,
+    printed: str,
 ) -> None:
     assert explain(tmp_path, [device_slice(gpu("g0")), waiting(*true)]) == code
-    assert said in capsys.readouterr().out
+    assert printed in capsys.readouterr().out
 
 
-def test_an_unknown_name_is_a_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert explain(tmp_path, []) == 2
-    assert "there is no pod or claim 'c'" in capsys.readouterr().err
+    assert "no pod or claim 'c'" in capsys.readouterr().err

@@ -341,7 +341,7 @@ async def test_claims_are_counted_by_result(world):
         'numbers_example_com_prepare_claims_total{result="success"} 1.0',
         'numbers_example_com_prepare_claims_total{result="error"} 1.0',
         'numbers_example_com_unprepare_claims_total{result="success"} 1.0',
-        'numbers_example_com_refusals_total{reason="missing",verb="assign"} 1.0',
+        'numbers_example_com_rejections_total{operation="assign",reason="missing"} 1.0',
     ):
         assert line in text
 

@@ -22,7 +22,7 @@ from drakit.kit.driver import (
 )
 from drakit.kit.runtime.drift import (
     Drift,
-    count_found,
+    count_drift,
     files_of,
     find_drift,
     find_intruders,
@@ -34,7 +34,7 @@ from drakit.wire.nri.values import NriContainer, PodSandbox, State
 
 
 @pytest.mark.parametrize("ran", [True, False])
-def test_what_the_runtime_is_still_filling_in_is_no_drift_but_put_right(
+def test_files_that_the_runtime_is_still_writing_are_not_drift_but_corrected(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, ran: bool
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -43,7 +43,7 @@ def test_what_the_runtime_is_still_filling_in_is_no_drift_but_put_right(
     (tmp_path / "pod/cpuset.cpus").write_text("\n")
     metrics = HostMetrics("dra.test")
     drift = Drift("c0ffee", "pod", "cpuset.cpus", CpuSet([2, 3]), None, ran)
-    count_found([drift], metrics)
+    count_drift([drift], metrics)
     assert write_directly([drift], CgroupTree(str(tmp_path)), metrics) == []
     assert (tmp_path / "pod/cpuset.cpus").read_text().startswith("2-3")
     (record,) = caplog.records
@@ -154,7 +154,7 @@ def test_only_the_files_asked_for_are_compared(tmp_path: Path) -> None:
         ("a", "cpuset.mems"),
         ("b", "cpuset.mems"),
     ]
-    assert str(found[0]) == "cpuset.cpus of container a is 2, not 1"
+    assert (found[0].text, found[0].meant) == ("2", CpuSet([1]))
     found = find_drift(node.enforcer, node.tree, only=("cpuset.cpus",))
     assert [(d.container_id, d.found, d.meant) for d in found] == [("a", CpuSet([2]), CpuSet([1]))]
     assert find_drift(node.enforcer, node.tree, ["b", "unknown"], only=("cpuset.cpus",)) == []
@@ -172,7 +172,7 @@ def test_a_text_that_is_right_for_one_container_may_be_wrong_for_the_next(tmp_pa
     assert [d.container_id for d in find_drift(node.enforcer, node.tree)] == ["b", "d"]
 
 
-def test_whoever_is_allowed_on_the_newcomer_s_cpus_is_found(tmp_path: Path) -> None:
+def test_containers_allowed_on_the_cpus_of_a_new_one_are_found(tmp_path: Path) -> None:
     shared = DesiredResources(cpus=CpuSet([0, 1]))
     ids = ("new", "right", "overlaps", "empty", "elsewhere", "may", "gone", "unreadable")
     node = _Containers(
@@ -197,7 +197,7 @@ def test_whoever_is_allowed_on_the_newcomer_s_cpus_is_found(tmp_path: Path) -> N
     assert node.tree.look("pods/elsewhere", "cpuset.cpus") == "4-5"  # left to the next comparison
 
 
-def test_making_room_reads_one_file_per_container_and_computes_no_shape_in_vain(
+def test_finding_intruders_reads_one_file_per_container_and_computes_only_what_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [f"c{i}" for i in range(50)]
@@ -214,3 +214,23 @@ def test_making_room_reads_one_file_per_container_and_computes_no_shape_in_vain(
     assert [d.container_id for d in found] == ["c7"]
     assert node.driver.asked == ["c7"]
     assert len(opened) == len(ids)  # c7's a second time, c0's not at all
+
+
+def test_finding_drift_records_no_conflict(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "cgroup.controllers").write_text("cpuset\n")
+    driver = _Driver({"c": DesiredResources(cpus=CpuSet([1]))})
+    enforcer = Enforcer(lambda: driver, PreparedClaims)
+    unknown = NriContainer(
+        id="c", pod_id="s", cgroups_path="/pods/c", cdi_devices=(f"{driver.cdi_kind}=claim-gone_r",)
+    )
+    enforcer.replace_all([PodSandbox(id="s", uid="u")], [unknown])
+    (tmp_path / "pods/c").mkdir(parents=True)
+    (tmp_path / "pods/c/cpuset.cpus").write_text("2\n")
+    found = find_drift(enforcer, CgroupTree(str(tmp_path)))
+    assert [(drift.container_id, drift.meant) for drift in found] == [("c", CpuSet([1]))]
+    assert (enforcer.conflicts(), caplog.records) == ({}, [])
+    enforcer.note_conflicts()
+    assert list(enforcer.conflicts()) == ["c"]
+    assert "container cannot be served" in caplog.text

@@ -31,14 +31,14 @@ from drakit.kit.driver import (
 )
 from drakit.kit.runtime.nri_hooks import RuntimeHost
 from drakit.kit.telemetry.metrics import HostMetrics
-from drakit.testing.runtime import FakeContainer, FakeRuntime, RuntimeFailure
+from drakit.testing.runtime import FakeContainer, FakeRuntime, FakeRuntimeError
 from drakit.testing.runtime_releases import (
     CONTAINERD_1_7,
     CONTAINERD_2_2,
     CONTAINERD_2_3,
     CONTAINERD_2_4,
     EVERY_RELEASE,
-    RuntimeRelease,
+    FakeRuntimeRelease,
 )
 from drakit.wire.nri.handler import Handler
 from drakit.wire.nri.options import PluginOptions
@@ -78,7 +78,7 @@ class Pinner:
 class World:
     """A node: checkpoint, CDI directory, runtime, and the host between them."""
 
-    def __init__(self, directory: Path, release: RuntimeRelease, **options: object) -> None:
+    def __init__(self, directory: Path, release: FakeRuntimeRelease, **options: object) -> None:
         self.directory = directory
         self.cdi = str(directory / "cdi")
         self.checkpoint = Checkpoint(str(directory / "claims"))
@@ -154,12 +154,12 @@ def directory() -> Iterator[Path]:
 
 @contextlib.asynccontextmanager
 async def world(
-    directory: Path, release: RuntimeRelease, **options: object
+    directory: Path, release: FakeRuntimeRelease, **options: object
 ) -> AsyncIterator[World]:
     made = World(directory, release, **options)
     async with made.runtime:
         made.start()
-        await made.host.settled.wait()
+        await made.host.ready.wait()
         await made.runtime.plugin_ready()
         try:
             yield made
@@ -174,7 +174,7 @@ async def until(condition: object) -> None:
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
 async def test_a_claim_is_pinned_and_others_make_room_on_every_release(
-    directory: Path, release: RuntimeRelease
+    directory: Path, release: FakeRuntimeRelease
 ) -> None:
     async with world(directory, release) as it:
         shared_pod = await it.runtime.run_pod("web")
@@ -211,7 +211,7 @@ async def test_a_claim_that_ends_is_given_back_at_once_where_the_runtime_allows(
 
 @pytest.mark.parametrize("release", [CONTAINERD_1_7, CONTAINERD_2_3], ids=str)
 async def test_nothing_is_pushed_where_it_could_wedge_the_runtime(
-    directory: Path, release: RuntimeRelease
+    directory: Path, release: FakeRuntimeRelease
 ) -> None:
     async with world(directory, release) as it:
         shared = await it.runtime.run((await it.runtime.run_pod("web")).id, "app")
@@ -224,7 +224,9 @@ async def test_nothing_is_pushed_where_it_could_wedge_the_runtime(
 
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
-async def test_a_forged_variable_opens_nothing(directory: Path, release: RuntimeRelease) -> None:
+async def test_a_forged_variable_opens_nothing(
+    directory: Path, release: FakeRuntimeRelease
+) -> None:
     async with world(directory, release) as it:
         await it.prepare("a", "2-3")
         pod = await it.runtime.run_pod("thief", uid="another-pod")
@@ -233,14 +235,14 @@ async def test_a_forged_variable_opens_nothing(directory: Path, release: Runtime
             container = await it.runtime.run(pod.id, "main", env=[forged, "DRA_CPUSET_a=2-3"])
             assert container.cpus == "0-1,4-7"
         else:
-            with pytest.raises(RuntimeFailure, match="not reserved for its pod"):
+            with pytest.raises(FakeRuntimeError, match="not reserved for its pod"):
                 await it.runtime.create(pod.id, "main", env=[forged])
         assert it.exclusive_is_exclusive()
 
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
-async def test_a_second_pod_that_shares_the_claim_is_served_though_the_kubelet_names_it_to_nobody(
-    directory: Path, release: RuntimeRelease
+async def test_a_second_pod_that_shares_the_claim_is_served_although_the_kubelet_does_not_report_it(
+    directory: Path, release: FakeRuntimeRelease
 ) -> None:
     async with world(directory, release) as it:
         devices = await it.prepare("a", "2-3", pods=[POD])
@@ -253,7 +255,7 @@ async def test_a_second_pod_that_shares_the_claim_is_served_though_the_kubelet_n
         again = await it.runtime.run(pod.id, "main", cdi_devices=devices)
         assert again.cpus == "2-3"
         await it.runtime.remove_pod(pod.id)
-        assert not it.host.enforcer.confirmed
+        assert not it.host.enforcer._resolver.confirmed
 
 
 async def test_a_shared_claims_second_pod_is_confirmed_after_a_restart_of_the_driver(
@@ -269,7 +271,7 @@ async def test_a_shared_claims_second_pod_is_confirmed_after_a_restart_of_the_dr
         it.host = RuntimeHost(Pinner, it.checkpoint, it.options, HostMetrics("dra.toy"), it.claims)
         it.start()
         await it.runtime.plugin_ready()
-        await until(lambda: it.host.enforcer.confirmed)
+        await until(lambda: it.host.enforcer._resolver.confirmed)
         await it.runtime.run((await it.runtime.run_pod("any")).id, "any")
         assert container.cpus == "2-3"
         assert not it.host.enforcer.conflicts()
@@ -285,26 +287,28 @@ async def test_without_a_witness_the_container_is_rejected(directory: Path, trou
             it.claims.documents["ns", "a"] = resource_claim("a", uid=uid, pods=pods)
         it.claims.away = trouble == "away"
         pod = await it.runtime.run_pod("second", uid="second-pod")
-        with pytest.raises(RuntimeFailure, match="not reserved for its pod"):
+        with pytest.raises(FakeRuntimeError, match="not reserved for its pod"):
             await it.runtime.create(pod.id, "main", cdi_devices=devices)
 
 
 @pytest.mark.parametrize("release", [CONTAINERD_2_2, CONTAINERD_2_4], ids=str)
 async def test_a_claim_that_is_not_prepared_is_rejected_with_a_reason(
-    directory: Path, release: RuntimeRelease
+    directory: Path, release: FakeRuntimeRelease
 ) -> None:
     async with world(directory, release) as it:
         devices = await it.prepare("a", "2-3")
         async with it.checkpoint.transaction() as books:
             books.remove("a")  # the CDI file is still there
         pod = await it.runtime.run_pod("db", uid=POD)
-        with pytest.raises(RuntimeFailure, match="has not prepared"):
+        with pytest.raises(FakeRuntimeError, match="has not prepared"):
             await it.runtime.create(pod.id, "main", cdi_devices=devices)
         assert await it.runtime.run(pod.id, "sidecar")
         assert not it.runtime.drops
 
 
-async def test_what_was_missed_while_away_is_corrected_on_return(directory: Path) -> None:
+async def test_containers_created_while_disconnected_are_corrected_on_reconnect(
+    directory: Path,
+) -> None:
     async with world(directory, CONTAINERD_2_2) as it:
         await it.stop()
         await it.runtime.plugin_gone()
@@ -351,7 +355,7 @@ async def test_a_missed_container_with_a_claim_does_not_start_where_it_cannot_be
         pod = await it.runtime.run_pod("db", uid=POD)
         marker = f"{names.marker_variable(names.ClaimRequest('a', 'r'))}={KIND}"
         missed = await it.runtime.create_unnoticed(pod.id, "missed", env=[marker])
-        with pytest.raises(RuntimeFailure, match="creation was missed"):
+        with pytest.raises(FakeRuntimeError, match="creation was missed"):
             await it.runtime.start(missed.id)
         right = await it.runtime.create_unnoticed(
             pod.id, "right", env=[marker], resources=Resources(cpus="2-3")
@@ -360,8 +364,8 @@ async def test_a_missed_container_with_a_claim_does_not_start_where_it_cannot_be
 
 
 @pytest.mark.parametrize("release", [CONTAINERD_2_2, CONTAINERD_2_4], ids=str)
-async def test_a_container_that_starts_with_old_limits_is_put_right_at_once(
-    directory: Path, release: RuntimeRelease, monkeypatch: pytest.MonkeyPatch
+async def test_a_container_that_starts_with_old_limits_is_corrected_immediately(
+    directory: Path, release: FakeRuntimeRelease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """containerd loses an update that comes while it starts the container: only the kernel knows."""
     async with world(directory, release) as it:
@@ -436,7 +440,9 @@ class Contrary(Handler):
         return Adjustment(resources=Resources(cpus=cpus))
 
 
-async def test_a_creation_that_failed_elsewhere_does_not_count_as_told(directory: Path) -> None:
+async def test_the_updates_of_a_creation_that_failed_elsewhere_do_not_count_as_sent(
+    directory: Path,
+) -> None:
     """The runtime drops the updates of an answer when the creation fails: they must be said again."""
     async with world(directory, CONTAINERD_2_2) as it:
         shared = await it.runtime.run((await it.runtime.run_pod("web")).id, "app")
@@ -445,7 +451,7 @@ async def test_a_creation_that_failed_elsewhere_does_not_count_as_told(directory
         await it.runtime.plugin_ready("contrary")
         devices = await it.prepare("a", "2-3")
         pod = await it.runtime.run_pod("db", uid=POD)
-        with pytest.raises(RuntimeFailure, match="both tried to set cpus"):
+        with pytest.raises(FakeRuntimeError, match="both tried to set cpus"):
             await it.runtime.create(pod.id, "contested", cdi_devices=devices)
         assert shared.cpus == "0-1,4-7", "the answer to the stop carries them"
         pinned = await it.runtime.run(pod.id, "main", cdi_devices=devices)
@@ -455,7 +461,7 @@ async def test_a_creation_that_failed_elsewhere_does_not_count_as_told(directory
             await other
 
 
-async def test_a_push_that_was_overtaken_by_an_answer_is_put_right(
+async def test_a_push_that_was_overtaken_by_an_answer_is_corrected(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A growing update waits in the runtime while a creation takes the CPUs: order must not matter."""
@@ -485,7 +491,7 @@ async def test_a_push_that_was_overtaken_by_an_answer_is_put_right(
         assert it.exclusive_is_exclusive()
 
 
-async def test_nobody_is_left_on_the_cpus_of_a_container_that_starts(
+async def test_no_other_container_is_left_on_the_cpus_of_a_starting_one(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The runtime said yes to an update and has not made it: the kernel is asked before the start."""
@@ -508,7 +514,7 @@ async def test_nobody_is_left_on_the_cpus_of_a_container_that_starts(
         assert [files[each].read_text().strip() for each in files] == ["0-1,4-7", "0-1,4-7"]
 
 
-async def test_a_container_that_was_being_created_leaves_what_was_claimed_meanwhile(
+async def test_a_container_that_was_being_created_leaves_cpus_that_were_claimed_meanwhile(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world(directory, CONTAINERD_2_2) as it:  # takes no pushed updates
@@ -537,12 +543,12 @@ async def test_a_second_instance_stands_by_and_takes_over(directory: Path) -> No
     async with world(directory, CONTAINERD_2_2) as it:
         second = RuntimeHost(Pinner, it.checkpoint, it.options, HostMetrics("dra.toy"))
         task = asyncio.create_task(second.run(str(directory / "nri.lock")))
-        await second.settled.wait()
-        assert second.state == "standby"
+        await second.ready.wait()
+        assert second.status.state == "standby"
         assert second.problem is None
         assert len(it.runtime.plugins) == 1
         await it.stop()
-        await until(lambda: second.state == "synchronized")
+        await until(lambda: second.status.state == "synchronized")
         assert await it.runtime.plugin_ready() == "00-dra.toy"
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -550,18 +556,18 @@ async def test_a_second_instance_stands_by_and_takes_over(directory: Path) -> No
         it.start()  # for the clean-up
 
 
-async def test_without_nri_required_means_not_ready_and_optional_means_so_be_it(
+async def test_without_nri_required_means_not_ready_and_optional_means_ready(
     directory: Path,
 ) -> None:
     for mode, fine in (("required", False), ("optional", True), ("off", True)):
         it = World(directory, CONTAINERD_2_4, nri=mode)
         it.start()
         if fine:
-            await it.host.settled.wait()
+            await it.host.ready.wait()
             assert it.host.problem is None
         else:
             await until(lambda it=it: "NRI is off" in str(it.host.problem))
-            assert not it.host.settled.is_set()
+            assert not it.host.ready.is_set()
         await it.stop()
 
 
@@ -576,7 +582,7 @@ async def test_a_defect_in_background_work_is_reported(
         monkeypatch.setattr(it.host, "checkpoint_changed", broken)
         pod = await it.runtime.run_pod("web")
         await it.runtime.run(pod.id, "app")
-        await until(lambda: "background work for containers failed" in caplog.text)
+        await until(lambda: "background task failed task=containers" in caplog.text)
         failures = it.metrics.task_failures.labels("containers")
         assert failures.value >= 1
         assert it.host.problem is None
@@ -719,8 +725,8 @@ class Story:
 
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
-async def test_under_any_life_containers_look_as_the_checkpoint_says(
-    directory: Path, release: RuntimeRelease, scale: int
+async def test_after_any_events_containers_have_the_resources_of_the_checkpoint(
+    directory: Path, release: FakeRuntimeRelease, scale: int
 ) -> None:
     for seed in range(scale):
         where = directory / str(seed)

@@ -96,14 +96,14 @@ async def test_a_uid_that_cannot_be_a_file_name_never_reaches_the_driver(uid):
 
     outcomes = await serve_claims([ClaimRef("ns", "name", uid)], work, 1)
     assert set(outcomes) == {uid}
-    assert "is not the UID" in outcomes[uid].error
+    assert "is not a valid claim UID" in outcomes[uid].error
 
 
 async def test_no_claims_no_outcomes():
     assert await serve_claims([], succeed, 1) == {}
 
 
-async def test_cancellation_waits_for_the_work_to_wind_up():
+async def test_cancellation_waits_for_the_work():
     begun, undone = asyncio.Event(), []
 
     async def work(claim):
@@ -122,7 +122,7 @@ async def test_cancellation_waits_for_the_work_to_wind_up():
     assert undone == ["uid"]
 
 
-async def test_work_that_ignores_cancellation_does_not_hold_up_the_answer(caplog):
+async def test_work_that_ignores_cancellation_does_not_delay_the_response(caplog):
     release = asyncio.Event()
 
     async def work(claim):
@@ -135,6 +135,6 @@ async def test_work_that_ignores_cancellation_does_not_hold_up_the_answer(caplog
 
     outcomes = await serve_claims([ClaimRef("ns", "name", "uid")], work, 0.05)
     assert "not finished" in outcomes["uid"].error
-    assert "does not react" in caplog.text
+    assert "ignores its cancellation" in caplog.text
     release.set()
     await asyncio.sleep(0)

@@ -17,7 +17,6 @@ from h2.connection import H2Connection
 from drakit.wire.kubelet import (
     Health,
     KubeletPlugin,
-    RegistrationPhase,
     SocketInUseError,
     SocketPathError,
     dra_v1_pb2,
@@ -44,7 +43,7 @@ async def started(root):
     await plugin.close()
 
 
-async def test_service_answers_before_the_registration_socket_exists(root):
+async def test_the_service_works_before_the_registration_socket_exists(root):
     plugin = plugin_at(root)
     await plugin.start_service()
     assert not os.path.exists(plugin.registration_path)
@@ -58,7 +57,7 @@ async def test_service_answers_before_the_registration_socket_exists(root):
 
 
 @pytest.mark.parametrize("turns", range(8))
-async def test_told_to_stop_while_it_registers_it_leaves_nothing(root, turns):
+async def test_a_stop_during_the_registration_leaves_nothing_behind(root, turns):
     plugin = plugin_at(root)
     await plugin.start_service()
     registering = asyncio.create_task(plugin.register())
@@ -88,26 +87,18 @@ async def test_info_names_driver_endpoint_and_services_newest_first(started):
     ]
 
 
-async def test_acceptance_and_rejection_are_remembered(root):
-    states = []
-    plugin = plugin_at(root, on_registration=states.append)
+async def test_acceptance_and_rejection_are_recorded(root):
+    plugin = plugin_at(root)
     await plugin.start_service()
     await plugin.register()
-    assert plugin.state.phase is RegistrationPhase.WAITING
-    assert plugin.seconds_since_contact() is None
+    assert not plugin.registered.is_set()
     async with client_of(plugin.registration_path) as client:
         await client.notify(registered=False, error="no version in common")
-        assert plugin.state.phase is RegistrationPhase.REFUSED
-        assert plugin.state.error == "no version in common"
+        assert plugin.registration_error == "no version in common"
         assert not plugin.registered.is_set()
         await client.notify(registered=True)
-        assert plugin.state.phase is RegistrationPhase.REGISTERED
+        assert plugin.registration_error == ""
         assert plugin.registered.is_set()
-    assert [state.phase for state in states] == [
-        RegistrationPhase.REFUSED,
-        RegistrationPhase.REGISTERED,
-    ]
-    assert plugin.seconds_since_contact() >= 0
     await plugin.close()
     assert not plugin.registered.is_set()
 
@@ -195,7 +186,7 @@ async def test_calls_are_numbered_and_reported(root):
     await plugin.close()
 
 
-async def test_a_claim_that_hangs_is_answered_before_the_deadline_and_alone(root):
+async def test_a_hanging_claim_fails_alone_before_the_deadline(root):
     cancelled = asyncio.Event()
 
     class Driver(Recorder):
@@ -218,7 +209,7 @@ async def test_a_claim_that_hangs_is_answered_before_the_deadline_and_alone(root
     await plugin.close()
 
 
-async def test_a_client_that_goes_away_cancels_the_work(root):
+async def test_a_disconnected_client_cancels_the_work(root):
     begun, cancelled = asyncio.Event(), asyncio.Event()
 
     class Driver(Recorder):
@@ -293,7 +284,7 @@ async def test_closing_ends_open_health_streams_and_connections(root):
     await plugin.close()
 
 
-async def test_a_second_instance_does_not_steal_the_sockets_of_a_living_one(started, root):
+async def test_a_second_instance_does_not_take_the_sockets_of_a_live_one(started, root):
     with pytest.raises(SocketInUseError, match="instance UID"):
         await plugin_at(root).start_service()
     async with client_of(started.service_path) as client:
@@ -414,14 +405,14 @@ async def test_other_users_cannot_connect(started):
     assert os.stat(started.registration_path).st_mode & 0o077 == 0
 
 
-async def test_ended_calls_are_not_remembered_for_ever():
+async def test_finished_calls_are_not_kept_forever():
     assert H2Connection().MAX_CLOSED_STREAMS == 1024
 
 
 async def test_starting_or_registering_twice_is_rejected(started):
     with pytest.raises(RuntimeError, match="already serves"):
         await started.start_service()
-    with pytest.raises(RuntimeError, match="already offered"):
+    with pytest.raises(RuntimeError, match="already has a registration socket"):
         await started.register()
 
 
@@ -433,7 +424,7 @@ async def test_sockets_another_instance_took_are_not_taken_back(started, which):
         successor.bind(path)
         successor.listen()
         assert started.missing_sockets() == [path]
-        with pytest.raises(SocketInUseError, match="another instance already answers"):
+        with pytest.raises(SocketInUseError, match="another instance already listens"):
             await started.restore_sockets()
         assert started.missing_sockets() == [path], "still known, so it can be closed"
     os.unlink(path)

@@ -54,7 +54,6 @@ calls = st.one_of(
     ),
     st.builds(
         Configure,
-        config=wire.text,
         runtime_name=wire.text,
         request_timeout=st.none() | st.integers(1, 9999).map(lambda ms: ms / 1000),
     ),

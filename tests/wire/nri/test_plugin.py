@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from drakit.testing.runtime import FakeRuntime, RuntimeFailure
+from drakit.testing.runtime import FakeRuntime, FakeRuntimeError
 from drakit.testing.runtime_releases import (
     CONTAINERD_1_7,
     CONTAINERD_2_3,
     CONTAINERD_2_4,
     EVERY_RELEASE,
-    RuntimeRelease,
+    FakeRuntimeRelease,
 )
 from drakit.testing.stream_server import serving_unix
 from drakit.wire.nri import nri_pb2
@@ -136,7 +136,7 @@ async def running(
 
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
-async def test_every_release_tells_the_same_story(path: str, release: RuntimeRelease) -> None:
+async def test_every_release_sends_the_same_events(path: str, release: FakeRuntimeRelease) -> None:
     handler = Recorder()
     async with FakeRuntime(path, release=release) as runtime, running(path, handler):
         assert await runtime.plugin_ready() == "10-demo"
@@ -194,8 +194,8 @@ async def test_an_update_for_the_same_container_overrides_the_request(path: str)
 
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
-async def test_synchronize_comes_in_parts_or_whole_and_means_the_same(
-    path: str, release: RuntimeRelease
+async def test_a_split_synchronize_has_the_same_result(
+    path: str, release: FakeRuntimeRelease
 ) -> None:
     handler = Recorder()
     async with FakeRuntime(path, release=release, message_limit=4000) as runtime:
@@ -273,7 +273,7 @@ async def test_a_hanging_handler_rejects_the_container_and_keeps_the_connection(
     async with FakeRuntime(path, request_timeout=LATE) as runtime, running(path, handler):
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
-        with pytest.raises(RuntimeFailure, match="not decided before the runtime's deadline"):
+        with pytest.raises(FakeRuntimeError, match="not decided before the runtime's deadline"):
             await runtime.create(pod.id, "app")
         assert not runtime.drops
         assert runtime.plugins == ["10-demo"]
@@ -285,7 +285,7 @@ async def test_a_late_answer_is_dropped(path: str) -> None:
     async with FakeRuntime(path, request_timeout=LATE) as runtime, running(path, handler):
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
-        with pytest.raises(RuntimeFailure, match="not decided"):
+        with pytest.raises(FakeRuntimeError, match="not decided"):
             await runtime.create(pod.id, "app")
         handler.release.set()
         await handler.ended.wait()
@@ -331,7 +331,7 @@ async def test_a_handler_is_called_when_its_answer_is_too_late(
     async with FakeRuntime(path, request_timeout=LATE) as runtime, running(path, handler):
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
-        with pytest.raises(RuntimeFailure, match="not decided"):
+        with pytest.raises(FakeRuntimeError, match="not decided"):
             await runtime.create(pod.id, "app")
         await handler.late.wait()
         assert handler.lost == [handler.answer]
@@ -356,7 +356,7 @@ async def test_only_late_answers_are_reported_as_undelivered(path: str, in_time:
             await runtime.create(pod.id, "app")
             assert handler.lost == []
         else:
-            with pytest.raises(RuntimeFailure, match="not decided"):
+            with pytest.raises(FakeRuntimeError, match="not decided"):
                 await runtime.create(pod.id, "app")
             handler.release.set()
             await handler.ended.wait()
@@ -393,7 +393,7 @@ def test_a_program_that_is_stuck_still_rejects_in_time(path: str) -> None:
             await runtime.plugin_ready()
             pod = await runtime.run_pod("web")
             try:
-                with pytest.raises(RuntimeFailure, match="not decided"):
+                with pytest.raises(FakeRuntimeError, match="not decided"):
                     await runtime.create(pod.id, "app")
                 assert not runtime.drops
             except BaseException as error:
@@ -437,7 +437,7 @@ async def test_exceptions_reject_the_container(path: str, problem: Exception, te
     async with FakeRuntime(path) as runtime, running(path, Raising(problem)):
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
-        with pytest.raises(RuntimeFailure, match=text):
+        with pytest.raises(FakeRuntimeError, match=text):
             await runtime.create(pod.id, "app")
         assert not runtime.drops
 
@@ -451,7 +451,7 @@ async def test_starting_can_be_rejected(path: str) -> None:
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
         container = await runtime.create(pod.id, "app")
-        with pytest.raises(RuntimeFailure, match="missed"):
+        with pytest.raises(FakeRuntimeError, match="missed"):
             await runtime.start(container.id)
 
 
@@ -474,7 +474,7 @@ async def test_answers_the_runtime_would_choke_on_are_not_sent(
     async with FakeRuntime(path) as runtime, running(path, Wrong()):
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
-        with pytest.raises(RuntimeFailure, match="update for container"):
+        with pytest.raises(FakeRuntimeError, match="update for container"):
             await runtime.create(pod.id, "app")
         assert text
 
@@ -485,7 +485,7 @@ async def test_an_oversize_answer_rejects_the_container_and_keeps_the_connection
     async with FakeRuntime(path, request_timeout=30) as runtime, running(path, handler):
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
-        with pytest.raises(RuntimeFailure, match="longer than ttrpc allows"):
+        with pytest.raises(FakeRuntimeError, match="longer than ttrpc allows"):
             await runtime.create(pod.id, "app")
         handler.answer = Adjustment(env={"LARGE": "x" * (3 << 20)})
         assert len((await runtime.run(pod.id, "app")).env["LARGE"]) == 3 << 20
@@ -493,7 +493,9 @@ async def test_an_oversize_answer_rejects_the_container_and_keeps_the_connection
 
 
 @pytest.mark.parametrize("release", [CONTAINERD_1_7, CONTAINERD_2_4], ids=str)
-async def test_a_failed_synchronization_is_tried_again(path: str, release: RuntimeRelease) -> None:
+async def test_a_failed_synchronization_is_tried_again(
+    path: str, release: FakeRuntimeRelease
+) -> None:
     class Once(Recorder):
         async def synchronize(
             self, pods: Sequence[PodSandbox], containers: Sequence[NriContainer]
@@ -572,7 +574,7 @@ async def test_updates_are_pushed_one_container_a_call(path: str) -> None:
 
 @pytest.mark.parametrize("release", [r for r in EVERY_RELEASE if r is not CONTAINERD_2_4], ids=str)
 async def test_nothing_is_pushed_to_a_runtime_that_could_wedge(
-    path: str, release: RuntimeRelease
+    path: str, release: FakeRuntimeRelease
 ) -> None:
     async with FakeRuntime(path, release=release) as runtime, running(path, Recorder()) as plugin:
         await runtime.plugin_ready()
@@ -619,7 +621,7 @@ async def test_nothing_is_pushed_from_within_a_handler(path: str) -> None:
         assert container.cpus == "9"
 
 
-async def test_failures_of_pushed_updates_are_told_by_container(path: str) -> None:
+async def test_failures_of_pushed_updates_are_reported_by_container(path: str) -> None:
     async with (
         FakeRuntime(path, online_cpus="0-7") as runtime,
         running(path, Recorder()) as plugin,
@@ -641,7 +643,7 @@ async def test_failures_of_pushed_updates_are_told_by_container(path: str) -> No
 # -- connecting, losing, connecting again -----------------------------------------------------------
 
 
-async def test_a_restarted_runtime_is_synchronized_anew(path: str) -> None:
+async def test_a_restarted_runtime_is_synchronized_again(path: str) -> None:
     handler = Recorder()
     async with FakeRuntime(path) as runtime, running(path, handler):
         await runtime.plugin_ready()
@@ -656,7 +658,7 @@ async def test_a_restarted_runtime_is_synchronized_anew(path: str) -> None:
         assert {end.cause for end in handler.ends} >= {Cause.LOST}
 
 
-async def test_why_there_is_no_connection_is_told_once_per_reason(
+async def test_each_reason_for_a_missing_connection_is_reported_once(
     path: str, tmp_path: Path
 ) -> None:
     handler = Recorder()
@@ -671,7 +673,7 @@ async def test_why_there_is_no_connection_is_told_once_per_reason(
             assert [end.cause for end in handler.ends].count(Cause.NO_SOCKET) == 1
 
 
-async def test_a_path_that_is_no_socket_is_unreachable_or_rejected(path: str) -> None:
+async def test_a_path_that_is_not_a_socket_is_unreachable_or_rejected(path: str) -> None:
     Path(path).write_text("")
     handler = Recorder()
     async with running(path, handler):
@@ -830,7 +832,7 @@ async def test_garbage_in_any_state_leads_to_a_new_connection(path: str, state: 
         assert handler.seen.count("synchronize") >= 1
 
 
-async def test_a_rejected_registration_is_told_and_tried_again(path: str) -> None:
+async def test_a_rejected_registration_is_reported_and_retried(path: str) -> None:
     handler = Recorder()
     async with scripted(path) as script, running(path, handler):
         peer = await script()
@@ -962,7 +964,7 @@ async def test_a_thousand_reconnects_leave_nothing_behind(path: str, scale: int)
         assert len(os.listdir("/proc/self/fd")) <= files + 1
 
 
-async def test_stopping_at_once_and_twice_is_no_problem(path: str) -> None:
+async def test_stopping_immediately_and_twice_works(path: str) -> None:
     task = asyncio.create_task(NriPlugin(PluginOptions(name="a", socket_path=path)).run(Handler()))
     await asyncio.sleep(0)
     task.cancel()
@@ -972,7 +974,7 @@ async def test_stopping_at_once_and_twice_is_no_problem(path: str) -> None:
         await task
 
 
-async def test_who_pushes_while_the_plugin_ends_is_told(path: str) -> None:
+async def test_a_push_while_the_plugin_ends_is_rejected(path: str) -> None:
     async with FakeRuntime(path) as runtime:
         plugin = NriPlugin(PluginOptions(name="a", socket_path=path))
         task = asyncio.create_task(plugin.run(Handler()))
@@ -992,7 +994,7 @@ async def test_who_pushes_while_the_plugin_ends_is_told(path: str) -> None:
             await plugin.push(updates)
 
 
-async def test_a_push_that_meets_the_end_of_the_line_is_rejected() -> None:
+async def test_a_push_after_the_io_loop_ended_is_rejected() -> None:
     """Between the look at the connection and the call, the connection's loop may end."""
 
     async def push() -> dict[str, str]:

@@ -115,7 +115,7 @@ def test_every_row_of_the_table_has_evidence_and_ascending_releases() -> None:
     st.text(max_size=12),
     st.text(max_size=12),
 )
-def test_what_the_table_does_not_know_fails_closed(
+def test_runtimes_that_are_not_in_the_table_fail_closed(
     runtime: str, release: str, declared: str
 ) -> None:
     version, features = capabilities_of(runtime, release, declared)

@@ -47,10 +47,7 @@ pods = st.builds(
     uid=text,
     labels=texts,
     annotations=texts,
-    runtime_handler=text,
     cgroup_parent=text,
-    cgroups_path=text,
-    pid=st.integers(0, 2**32 - 1),
 )
 containers = st.builds(
     NriContainer,
@@ -63,7 +60,6 @@ containers = st.builds(
     env=st.lists(text, max_size=3).map(tuple),
     cdi_devices=st.lists(text, max_size=3).map(tuple),
     cgroups_path=text,
-    pid=st.integers(0, 2**32 - 1),
     resources=resources,
 )
 updates = st.builds(

@@ -26,9 +26,7 @@ class CapacityError(Exception):
 class CapacityShortage:
     """Why a capacity excludes a device."""
 
-    key: str
     reason: str
-    missing: Quantity | None = None
 
 
 def consumption(
@@ -44,7 +42,7 @@ def consumption(
     for key in requests:
         if key not in capacities:
             known = ", ".join(sorted(capacities)) or "none"
-            return CapacityShortage(key, f"the device has no capacity {key!r} (it has: {known})")
+            return CapacityShortage(f"the device has no capacity {key!r} (it has: {known})")
     taken: dict[str, Quantity] = {}
     for key, capacity in capacities.items():
         amount = _consumed(requests.get(key), capacity, release)
@@ -54,7 +52,7 @@ def consumption(
     for key, capacity in capacities.items():
         wrong = _violation(taken[key], capacity.request_policy, release)
         if wrong:
-            return CapacityShortage(key, wrong)
+            return CapacityShortage(wrong)
     return taken
 
 
@@ -63,15 +61,11 @@ def remaining_shortage(
 ) -> CapacityShortage | None:
     """The first capacity of which less than *taken* is free, if any."""
     for key, capacity in capacities.items():
-        missing = used.get(key, 0) + taken[key].nanos - capacity.value.nanos
-        if missing > 0:
-            free = Quantity.from_nanos(
-                max(capacity.value.nanos - used.get(key, 0), 0), capacity.value.family
-            )
+        free = capacity.value.nanos - used.get(key, 0)
+        if taken[key].nanos > free:
+            left = Quantity.from_nanos(max(free, 0), capacity.value.family)
             return CapacityShortage(
-                key,
-                f"{free} of {capacity.value} {key} is free, but {taken[key]} is needed",
-                Quantity.from_nanos(missing, capacity.value.family),
+                f"{left} of {capacity.value} {key} is free, but {taken[key]} is needed"
             )
     return None
 

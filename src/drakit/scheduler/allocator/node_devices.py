@@ -96,10 +96,9 @@ class NotSelected:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationFailure:
-    """Evaluating the device fails the whole pod; *summary* is the error for users."""
+    """Evaluating the device fails the whole pod."""
 
     error: FatalError
-    summary: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +119,7 @@ Verdict = Suitable | NotSelected | EvaluationFailure | Tainted | Unusable | Capa
 
 
 class NodeDevices:
-    """All devices of a node in the order in which kube-scheduler tries them."""
+    """All devices of a node in the order of kube-scheduler; one instance serves one set of plans."""
 
     def __init__(self, node: Node, index: SliceIndex, in_use: InUse) -> None:
         self.node = node
@@ -171,7 +170,7 @@ class NodeDevices:
                     where = f"claim {claim_name(variant.claim)}, request {variant.name}"
                     message = f"{where}: checking capacity for device {candidate.id}: {error}"
                     return EvaluationFailure(FatalError(message))
-                return CapacityShortage("", str(error))
+                return CapacityShortage(str(error))
             if isinstance(outcome, CapacityShortage):
                 return outcome
             taken = outcome
@@ -226,10 +225,9 @@ class NodeDevices:
         where = _selector_name(variant, of_class, index)
         hint = f". {HINT}" if "no such key:" in str(outcome) else ""
         owner = f"class {variant.device_class.metadata.name}" if of_class else "the request"
-        return EvaluationFailure(
-            FatalError(f"{where} on device {candidate.id}: CEL runtime error: {outcome}{hint}"),
-            f"selector {index + 1} of {owner} fails: {outcome}",
-        )
+        message = f"{where} on device {candidate.id}: CEL runtime error: {outcome}{hint}"
+        summary = f"selector {index + 1} of {owner} fails: {outcome}"
+        return EvaluationFailure(FatalError(message, summary))
 
     def all_devices(self, variant: Variant) -> tuple[int, ...]:
         """The devices of a request for all devices. Raises :class:`FatalError`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import Any, Final
 
 from drakit.core.kubernetes_releases import LATEST, CelEnvironment
@@ -16,6 +17,7 @@ from drakit.scheduler.cel.checker.checker import (
     stored_objects,
 )
 from drakit.scheduler.cel.checker.cost import COST_LIMIT, estimate
+from drakit.scheduler.cel.checker.fields import Field, fields_named
 from drakit.scheduler.cel.checker.validators import validate
 from drakit.scheduler.cel.errors import (
     CelCompileError,
@@ -37,6 +39,7 @@ HINT: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
 class CompiledSelector:
     """A compiled selector expression.
 
@@ -44,21 +47,11 @@ class CompiledSelector:
     any; the rules for stored expressions, which the scheduler evaluates, are slightly wider.
     """
 
-    __slots__ = ("_program", "expression", "max_cost", "rejection", "root")
-
-    def __init__(
-        self,
-        expression: str,
-        root: Expr,
-        program: CompiledExpression,
-        max_cost: int,
-        rejection: CelCompileError | None,
-    ) -> None:
-        self.expression = expression
-        self.root = root
-        self.max_cost = max_cost
-        self.rejection = rejection
-        self._program = program
+    expression: str
+    root: Expr
+    _program: CompiledExpression
+    max_cost: int
+    rejection: CelCompileError | None
 
     def matches(self, device: DeviceValue) -> bool:
         """Whether *device* is selected. Raises :class:`CelRuntimeError`."""
@@ -79,6 +72,15 @@ def compile_selector(expression: str, cel: CelEnvironment = LATEST.cel) -> Compi
         program = build(root, checked)
         cost = estimate(root, checked)
         return CompiledSelector(expression, root, program, cost, _rejection(root, cost, cel))
+
+
+@functools.lru_cache(maxsize=1024)
+def selector_fields(expression: str) -> tuple[Field, ...]:
+    """The fields of ``device`` that an expression names; none if it is not valid."""
+    try:
+        return tuple(fields_named(compile_selector(expression).root))
+    except CelCompileError:
+        return ()
 
 
 def rejection(expression: str, cel: CelEnvironment = LATEST.cel) -> CelCompileError | None:
@@ -108,9 +110,6 @@ def _checked(root: Expr, environment: Environment) -> Checked:
     if found not in (t.BOOL, environment.attribute):
         raise CelTypeError(f"must evaluate to bool or the unknown type, not {found}")
     return checked
-
-
-# -- devices ----------------------------------------------------------------------------------------
 
 
 def device_value(driver: str, device: Device) -> DeviceValue:

@@ -75,22 +75,14 @@ class DomainMap(dict[str, Any]):
         return self.get(key, {}) if type(key) is str else {}, True
 
 
+@dataclass(slots=True, eq=False)
 class DeviceValue:
     """The variable ``device``."""
 
-    __slots__ = ("allow_multiple_allocations", "attributes", "capacity", "driver")
-
-    def __init__(
-        self,
-        driver: str,
-        attributes: DomainMap,
-        capacity: DomainMap,
-        allow_multiple_allocations: bool,
-    ) -> None:
-        self.driver = driver
-        self.attributes = attributes
-        self.capacity = capacity
-        self.allow_multiple_allocations = allow_multiple_allocations
+    driver: str
+    attributes: DomainMap
+    capacity: DomainMap
+    allow_multiple_allocations: bool
 
     def field(self, name: str) -> Value:
         """A field by its API name; the type checker rejects unknown names."""
@@ -129,9 +121,6 @@ def accepts(parse: Callable[..., Value]) -> Callable[..., bool]:
         return True
 
     return test
-
-
-# -- maps -----------------------------------------------------------------------------------------
 
 
 def key_of(value: Value) -> Any:
@@ -243,9 +232,6 @@ def optional_select(container: Value, name: str) -> OptionalValue:
     raise CelRuntimeError(f"no such overload: {type_name(container)}.?{name}")
 
 
-# -- equality and order -----------------------------------------------------------------------------
-
-
 def equal(a: Value, b: Value) -> bool:  # noqa: PLR0911 - one line per kind of value
     """``a == b``: numbers compare by value, other types only with the same type."""
     kind = type(a)
@@ -327,9 +313,6 @@ def contains(item: Value, container: Value) -> bool:
         except CelRuntimeError:
             return False
     raise no_such_overload("@in", item, container)
-
-
-# -- arithmetic ---------------------------------------------------------------------------------------
 
 
 def int64(value: int) -> int:
@@ -416,12 +399,9 @@ def divide(a: Value, b: Value) -> Value:
     kind = type(a)
     if kind is type(b) and kind in NUMBERS:
         if kind is float:
-            if b == 0.0:
-                negative = math.copysign(1.0, a) * math.copysign(1.0, b) < 0
-                return (
-                    math.nan if a == 0.0 or math.isnan(a) else -math.inf if negative else math.inf
-                )
-            return a / b
+            if b != 0.0:
+                return a / b
+            return math.nan if a == 0.0 or math.isnan(a) else a * math.copysign(math.inf, b)
         if b == 0:
             raise CelRuntimeError("division by zero")
         quotient = abs(int(a)) // abs(int(b))

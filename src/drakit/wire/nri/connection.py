@@ -152,9 +152,7 @@ class RuntimeConnection:
             version=call.runtime_version,
             nri=nri,
             features=features,
-            registration_timeout=call.registration_timeout,
             request_timeout=call.request_timeout or _DEFAULT_REQUEST_TIMEOUT,
-            config=call.config,
         )
         mask = event_mask(self._options.events, nri)
         self.runtime = runtime

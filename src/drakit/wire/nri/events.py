@@ -35,7 +35,6 @@ RUNTIME_SERVICE_NAME: Final = "nri.pkg.api.v1alpha1.Runtime"
 class Configure(msgspec.Struct, frozen=True, kw_only=True):
     """Name, versions and timeouts of the runtime. Timeouts are seconds, None where not reported."""
 
-    config: str = ""
     runtime_name: str = ""
     runtime_version: str = ""
     nri_version: str = ""
@@ -150,7 +149,6 @@ def _requested(message: nri_pb2.LinuxResources) -> Resources:
 def _configure(payload: Payload) -> Configure:
     message = _parse(nri_pb2.ConfigureRequest, payload)
     return Configure(
-        config=message.config,
         runtime_name=message.runtime_name,
         runtime_version=message.runtime_version,
         nri_version=message.nri_version,
@@ -197,7 +195,6 @@ def encode_call(call: Call, *, as_state_change: bool = False) -> tuple[str, byte
         case Configure():
             method = "Configure"
             message = nri_pb2.ConfigureRequest(
-                config=call.config,
                 runtime_name=call.runtime_name,
                 runtime_version=call.runtime_version,
                 nri_version=call.nri_version,

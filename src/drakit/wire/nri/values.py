@@ -77,10 +77,7 @@ class PodSandbox(Value, frozen=True):
     uid: str = ""
     labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
-    runtime_handler: str = ""
     cgroup_parent: str = ""
-    cgroups_path: str = ""
-    pid: int = 0
 
     def __str__(self) -> str:
         return f"pod {self.namespace}/{self.name} ({self.uid})"
@@ -103,7 +100,6 @@ class NriContainer(Value, frozen=True):
     env: tuple[str, ...] = ()
     cdi_devices: tuple[str, ...] = ()
     cgroups_path: str = ""
-    pid: int = 0
     resources: Resources = NOTHING
 
     def variable(self, name: str) -> str | None:
@@ -163,7 +159,6 @@ def resources_from(message: nri_pb2.LinuxResources) -> Resources:
 
 def pod_from(message: nri_pb2.PodSandbox) -> PodSandbox:
     """Decode a pod sandbox."""
-    linux = message.linux
     return PodSandbox(
         id=message.id,
         name=message.name,
@@ -171,10 +166,7 @@ def pod_from(message: nri_pb2.PodSandbox) -> PodSandbox:
         uid=message.uid,
         labels=_texts(message.labels),
         annotations=_texts(message.annotations),
-        runtime_handler=message.runtime_handler,
-        cgroup_parent=linux.cgroup_parent,
-        cgroups_path=linux.cgroups_path,
-        pid=message.pid,
+        cgroup_parent=message.linux.cgroup_parent,
     )
 
 
@@ -196,7 +188,6 @@ def container_from(
         env=tuple([each for each in message.env if each.startswith(prefixes)]),
         cdi_devices=tuple([each.name for each in message.cdi_devices]),
         cgroups_path=linux.cgroups_path,
-        pid=message.pid,
         resources=resources_from(linux.resources) if linux.HasField("resources") else NOTHING,
     )
 
@@ -259,11 +250,7 @@ def pod_to(value: PodSandbox) -> nri_pb2.PodSandbox:
         namespace=value.namespace,
         labels=value.labels,
         annotations=value.annotations,
-        runtime_handler=value.runtime_handler,
-        linux=nri_pb2.LinuxPodSandbox(
-            cgroup_parent=value.cgroup_parent, cgroups_path=value.cgroups_path
-        ),
-        pid=value.pid,
+        linux=nri_pb2.LinuxPodSandbox(cgroup_parent=value.cgroup_parent),
     )
 
 
@@ -280,7 +267,6 @@ def container_to(value: NriContainer) -> nri_pb2.Container:
         linux=nri_pb2.LinuxContainer(
             resources=resources_to(value.resources), cgroups_path=value.cgroups_path
         ),
-        pid=value.pid,
         cdi_devices=[nri_pb2.CDIDevice(name=name) for name in value.cdi_devices],
     )
 

@@ -13,18 +13,8 @@ from drakit.scheduler.cel.checker import types as t
 from drakit.scheduler.cel.checker.declarations import Overload, functions
 from drakit.scheduler.cel.checker.types import Type
 from drakit.scheduler.cel.errors import CelTypeError, CelUnsupportedError
-from drakit.scheduler.cel.syntax.tree import (
-    CallExpr,
-    ComprehensionExpr,
-    Expr,
-    IdentExpr,
-    ListExpr,
-    LiteralExpr,
-    MapExpr,
-    SelectExpr,
-    StructExpr,
-    UInt,
-)
+from drakit.scheduler.cel.syntax import tree
+from drakit.scheduler.cel.syntax.tree import Expr, UInt
 
 DEVICE: Final = "kubernetes.DRADevice"
 _TYPE_NAMES: Final = {
@@ -91,10 +81,10 @@ def check(root: Expr, environment: Environment) -> Checked:
 def qualified_name(node: Expr | None) -> str | None:
     """``a.b.c`` for a chain of selections from a name."""
     parts: list[str] = []
-    while isinstance(node, SelectExpr) and not node.test:
+    while isinstance(node, tree.SelectExpr) and not node.test:
         parts.append(node.field)
         node = node.operand
-    if not isinstance(node, IdentExpr):
+    if not isinstance(node, tree.IdentExpr):
         return None
     return ".".join([node.name, *reversed(parts)])
 
@@ -107,8 +97,6 @@ class _Checker:
         self.bindings = t.Bindings()
         self.checked = Checked()
         self.errors: list[tuple[int, str]] = []
-
-    # -- helpers ----------------------------------------------------------------------------------
 
     def _report(self, node: Expr, text: str) -> None:
         self.errors.append((node.at, text))
@@ -131,29 +119,27 @@ class _Checker:
     def _fits(self, given: Type, wanted: Type) -> bool:
         return self.bindings.fits((given,), (wanted,))
 
-    # -- nodes ------------------------------------------------------------------------------------
-
     def check(self, node: Expr) -> Type:
         """Determine and record the type of *node*."""
         match node:
-            case LiteralExpr():
+            case tree.LiteralExpr():
                 return self._set(node, _literal_type(node))
-            case IdentExpr():
+            case tree.IdentExpr():
                 return self._set(node, self._ident(node))
-            case SelectExpr():
+            case tree.SelectExpr():
                 return self._set(node, self._select(node))
-            case CallExpr():
+            case tree.CallExpr():
                 return self._set(node, self._call(node))
-            case ListExpr():
+            case tree.ListExpr():
                 return self._set(node, self._list(node))
-            case MapExpr():
+            case tree.MapExpr():
                 return self._set(node, self._map(node))
-            case StructExpr():
+            case tree.StructExpr():
                 return self._set(node, self._struct(node))
-            case ComprehensionExpr():
+            case tree.ComprehensionExpr():
                 return self._set(node, self._comprehension(node))
 
-    def _ident(self, node: IdentExpr) -> Type:
+    def _ident(self, node: tree.IdentExpr) -> Type:
         found = self._variable(node.name)
         if found is not None:
             return found
@@ -164,7 +150,7 @@ class _Checker:
         self._report(node, f"undeclared reference to '{node.name}' (in container '')")
         return t.ERROR
 
-    def _select(self, node: SelectExpr) -> Type:
+    def _select(self, node: tree.SelectExpr) -> Type:
         name = qualified_name(node)
         plain = (name or "").removeprefix(".")
         if plain in _TYPE_NAMES and self._variable(plain.split(".", maxsplit=1)[0]) is None:
@@ -197,51 +183,36 @@ class _Checker:
             found = t.DYN
         return t.optional_of(found) if optional else found
 
-    def _call(self, node: CallExpr) -> Type:
+    def _call(self, node: tree.CallExpr) -> Type:
         if node.function == "_?._":
             self.check(node.args[1])
             name = node.args[1]
-            assert isinstance(name, LiteralExpr)
+            assert isinstance(name, tree.LiteralExpr)
             found = self._field(node, node.args[0], str(name.value))
             self.checked.overloads[node] = ("select_optional_field",)
             found = self.bindings.substitute(found)
             return found if found.is_optional else t.optional_of(found)
-        for argument in node.args:
-            self.check(argument)
-        arguments = tuple(self._type(a) for a in node.args)
-        if node.target is None:
-            name_ = node.function.removeprefix(".")
-            overloads = self._declared(name_)
-            if overloads is None:
-                self._report(node, f"undeclared reference to '{node.function}' (in container '')")
-                return t.ERROR
-            return self._resolve(node, name_, overloads, arguments, member=False)
-        prefix = qualified_name(node.target)
-        if prefix is not None:
+        arguments = tuple(self.check(argument) for argument in node.args)
+        if node.target is not None:
+            prefix = qualified_name(node.target)
             full = f"{prefix}.{node.function}".removeprefix(".")
-            overloads = self._declared(full)
-            if overloads is not None:
+            if prefix is not None and self._declared(full) is not None:
                 self.checked.names[node] = full
-                return self._resolve(node, full, overloads, arguments, member=False)
-        receiver = self.check(node.target)
-        overloads = self._declared(node.function)
-        if overloads is None:
+                return self._resolve(node, full, arguments, member=False)
+            arguments = (self.check(node.target), *arguments)
+        name_ = node.function if node.target else node.function.removeprefix(".")
+        if self._declared(name_) is None:
             self._report(node, f"undeclared reference to '{node.function}' (in container '')")
             return t.ERROR
-        return self._resolve(node, node.function, overloads, (receiver, *arguments), member=True)
+        return self._resolve(node, name_, arguments, member=node.target is not None)
 
     def _declared(self, name: str) -> tuple[Overload, ...] | None:
         return None if name in self._environment.missing else functions().get(name)
 
     def _resolve(
-        self,
-        node: CallExpr,
-        name: str,
-        overloads: tuple[Overload, ...],
-        arguments: tuple[Type, ...],
-        *,
-        member: bool,
+        self, node: tree.CallExpr, name: str, arguments: tuple[Type, ...], *, member: bool
     ) -> Type:
+        overloads = self._declared(name) or ()
         if name in ("_&&_", "_||_"):
             self.checked.overloads[node] = (overloads[0].id,)
             return self._logical(node, arguments)
@@ -274,7 +245,7 @@ class _Checker:
         fresh = {param: self.bindings.fresh() for param in overload.params}
         return tuple(_replace(a, fresh) for a in overload.args), _replace(overload.result, fresh)
 
-    def _logical(self, node: CallExpr, arguments: tuple[Type, ...]) -> Type:
+    def _logical(self, node: tree.CallExpr, arguments: tuple[Type, ...]) -> Type:
         for argument, found in zip(node.args, arguments, strict=True):
             if not self._fits(found, t.BOOL):
                 self._report(argument, f"expected type 'bool' but found '{found}'")
@@ -295,7 +266,7 @@ class _Checker:
             return t.most_general(previous, current)
         return t.DYN  # the validators reject mixed literals, except as arguments of format()
 
-    def _list(self, node: ListExpr) -> Type:
+    def _list(self, node: tree.ListExpr) -> Type:
         joined: Type | None = None
         for index, item in enumerate(node.items):
             found = self.check(item)
@@ -304,7 +275,7 @@ class _Checker:
             joined = self._join(joined, found)
         return t.list_of(self.bindings.fresh() if joined is None else joined)
 
-    def _map(self, node: MapExpr) -> Type:
+    def _map(self, node: tree.MapExpr) -> Type:
         keys: Type | None = None
         values: Type | None = None
         for index, (key, value) in enumerate(node.entries):
@@ -317,13 +288,13 @@ class _Checker:
             return t.map_of(self.bindings.fresh(), self.bindings.fresh())
         return t.map_of(keys, values)
 
-    def _struct(self, node: StructExpr) -> Type:
+    def _struct(self, node: tree.StructExpr) -> Type:
         if node.type_name.startswith(("google.protobuf.", "kubernetes.")):
             raise CelUnsupportedError(f"drakit cannot build a {node.type_name}", node.at)
         self._report(node, f"undeclared reference to '{node.type_name}' (in container '')")
         return t.ERROR
 
-    def _comprehension(self, node: ComprehensionExpr) -> Type:
+    def _comprehension(self, node: tree.ComprehensionExpr) -> Type:
         self.check(node.range)
         accumulated = self.check(node.init)
         over = self.bindings.substitute(self._type(node.range))
@@ -338,7 +309,7 @@ class _Checker:
         self._scopes.pop()
         return self.bindings.substitute(result)
 
-    def _loop_variables(self, node: ComprehensionExpr, over: Type) -> dict[str, Type]:
+    def _loop_variables(self, node: tree.ComprehensionExpr, over: Type) -> dict[str, Type]:
         if over.kind == "list":
             first, second = over.params[0], over.params[0]
             if node.second:
@@ -367,7 +338,7 @@ def _replace(found: Type, fresh: dict[Type, Type]) -> Type:
     return Type(found.kind, found.name, tuple(_replace(p, fresh) for p in found.params))
 
 
-def _literal_type(node: LiteralExpr) -> Type:
+def _literal_type(node: tree.LiteralExpr) -> Type:
     value = node.value
     if value is None:
         return t.NULL

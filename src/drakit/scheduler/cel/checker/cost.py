@@ -25,18 +25,8 @@ from drakit.scheduler.cel.checker.function_costs import (
     standard_cost,
 )
 from drakit.scheduler.cel.checker.types import Type
-from drakit.scheduler.cel.syntax.tree import (
-    ACCUMULATOR,
-    CallExpr,
-    ComprehensionExpr,
-    Expr,
-    IdentExpr,
-    ListExpr,
-    LiteralExpr,
-    MapExpr,
-    SelectExpr,
-    StructExpr,
-)
+from drakit.scheduler.cel.syntax import tree
+from drakit.scheduler.cel.syntax.tree import ACCUMULATOR, Expr
 
 COST_LIMIT: Final = 1_000_000
 """CELSelectorExpressionMaxCost."""
@@ -104,10 +94,8 @@ class _Estimator:
         self._entries: dict[Expr, _Entries] = {}
         self._locals: dict[str, list[_Local]] = {}
 
-    # -- sizes ------------------------------------------------------------------------------------
-
     def _local(self, node: Expr) -> _Local | None:
-        stack = self._locals.get(node.name) if isinstance(node, IdentExpr) else None
+        stack = self._locals.get(node.name) if isinstance(node, tree.IdentExpr) else None
         return stack[-1] if stack else None
 
     def _path(self, node: Expr) -> tuple[str, ...]:
@@ -136,34 +124,32 @@ class _Estimator:
         size = self._size(node)
         return UNKNOWN if size is None else size
 
-    # -- nodes ------------------------------------------------------------------------------------
-
     def cost(self, node: Expr) -> Span:
         """The cost of evaluating *node* once."""
         match node:
-            case LiteralExpr():
+            case tree.LiteralExpr():
                 return ZERO
-            case IdentExpr():
+            case tree.IdentExpr():
                 local = self._local(node)
                 self._paths[node] = local.path if local else (node.name,)
                 return ONE
-            case SelectExpr():
+            case tree.SelectExpr():
                 return self._select(node)
-            case CallExpr():
+            case tree.CallExpr():
                 return self._call(node)
-            case ListExpr():
+            case tree.ListExpr():
                 return self._list(node)
-            case MapExpr():
+            case tree.MapExpr():
                 return self._map(node)
-            case StructExpr():
+            case tree.StructExpr():
                 total = fixed(_STRUCT_CREATION_COST)
                 for _, value in node.fields:
                     total = total.plus(self.cost(value))
                 return total
-            case ComprehensionExpr():
+            case tree.ComprehensionExpr():
                 return self._bind(node) if node.macro.name == "bind" else self._loop(node)
 
-    def _select(self, node: SelectExpr) -> Span:
+    def _select(self, node: tree.SelectExpr) -> Span:
         if node in self._names:
             self._paths[node] = (self._names[node],)
             return ONE
@@ -175,7 +161,7 @@ class _Estimator:
         self._paths[node] = (*self._path(node.operand), node.field)
         return total
 
-    def _list(self, node: ListExpr) -> Span:
+    def _list(self, node: tree.ListExpr) -> Span:
         total = fixed(LIST_CREATION_COST)
         sizes = Span(0 if not node.items else MAX_COST, 0)
         for item in node.items:
@@ -184,7 +170,7 @@ class _Estimator:
         self._entries[node] = _Entries("list", ONE, sizes)
         return total
 
-    def _map(self, node: MapExpr) -> Span:
+    def _map(self, node: tree.MapExpr) -> Span:
         total = fixed(_MAP_CREATION_COST)
         keys = values = Span(0 if not node.entries else MAX_COST, 0)
         for key, value in node.entries:
@@ -193,9 +179,7 @@ class _Estimator:
         self._entries[node] = _Entries("map", keys, values)
         return total
 
-    # -- loops ------------------------------------------------------------------------------------
-
-    def _bind(self, node: ComprehensionExpr) -> Span:
+    def _bind(self, node: tree.ComprehensionExpr) -> Span:
         total = self.cost(node.range).plus(self.cost(node.init))
         self._push(node.accumulator, self._bound(node.init))
         total = total.plus(self.cost(node.result))
@@ -216,7 +200,7 @@ class _Estimator:
     def _push(self, name: str, local: _Local) -> None:
         self._locals.setdefault(name, []).append(local)
 
-    def _loop(self, node: ComprehensionExpr) -> Span:
+    def _loop(self, node: tree.ComprehensionExpr) -> Span:
         total = self.cost(node.range).plus(self.cost(node.init))
         self._push(node.accumulator, self._bound(node.init))
         entries = self._entry_sizes(node.range)
@@ -241,7 +225,7 @@ class _Estimator:
         self._locals[node.accumulator].pop()
         turns = self._bounds(node.range)
         total = total.plus(turns.times(turn))
-        if isinstance(node.init, LiteralExpr):
+        if isinstance(node.init, tree.LiteralExpr):
             size = self._size(node.init)
             if size is not None:
                 self._sizes[node] = size
@@ -252,9 +236,7 @@ class _Estimator:
                 self._entries[node] = stepped
         return total
 
-    # -- calls ------------------------------------------------------------------------------------
-
-    def _call(self, node: CallExpr) -> Span:
+    def _call(self, node: tree.CallExpr) -> Span:
         name = self._names.get(node, node.function)
         if name == "dyn":
             total = self.cost(node.args[0]).plus(ONE)
@@ -294,7 +276,7 @@ class _Estimator:
 
     def _call_cost(  # noqa: PLR0917 - inputs of the rules
         self,
-        node: CallExpr,
+        node: tree.CallExpr,
         name: str,
         overload: str,
         target: Operand | None,
@@ -315,12 +297,14 @@ class _Estimator:
             found = standard_cost(overload, target, args)
         return CallCost(found.cost.plus(paid), found.size)
 
-    def _conditional(self, node: CallExpr, args: list[Operand], costs: list[Span]) -> CallCost:
+    def _conditional(self, node: tree.CallExpr, args: list[Operand], costs: list[Span]) -> CallCost:
         self._join_entries(node, node.args[1], node.args[2])
         size = args[1].bounds.union(args[2].bounds)
         return CallCost(costs[0].plus(costs[1].union(costs[2])), size)
 
-    def _addition(self, node: CallExpr, overload: str, args: list[Operand], paid: Span) -> CallCost:
+    def _addition(
+        self, node: tree.CallExpr, overload: str, args: list[Operand], paid: Span
+    ) -> CallCost:
         size = args[0].bounds.plus(args[1].bounds)
         self._join_entries(node, node.args[0], node.args[1])
         cost = ONE if overload == "add_list" else size.scaled(STRING_FACTOR)
@@ -334,11 +318,11 @@ class _Estimator:
 
 
 def _literal_size(node: Expr) -> Span | None:
-    if isinstance(node, LiteralExpr):
+    if isinstance(node, tree.LiteralExpr):
         return fixed(len(node.value)) if isinstance(node.value, str | bytes) else ONE
-    if isinstance(node, ListExpr):
+    if isinstance(node, tree.ListExpr):
         return fixed(len(node.items))
-    if isinstance(node, MapExpr):
+    if isinstance(node, tree.MapExpr):
         return fixed(len(node.entries))
     return None
 

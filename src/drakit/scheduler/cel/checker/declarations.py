@@ -95,6 +95,10 @@ _FAMILIES: Final[dict[str, tuple[dict[str, str], ...]]] = {
     "{operands}": _COMPARABLE,
     "{item}": _SORTABLE,
     "{format}": _FORMATS,
+    "{zone}": (
+        {"zone": "", "moment": "Timestamp"},
+        {"zone": "_with_tz", "moment": "Timestamp, string"},
+    ),
 }
 
 _TABLE: Final = """
@@ -189,30 +193,21 @@ flatten . list_flatten_int: list(dyn), int -> list(dyn)
 format . string_format: string, list(dyn) -> string
 format.{format} - format.{format}: -> kubernetes.NamedFormat
 format.named - format-named: string -> optional_type(kubernetes.NamedFormat)
-getDate . timestamp_to_day_of_month_1_based: Timestamp -> int
-getDate . timestamp_to_day_of_month_1_based_with_tz: Timestamp, string -> int
-getDayOfMonth . timestamp_to_day_of_month: Timestamp -> int
-getDayOfMonth . timestamp_to_day_of_month_with_tz: Timestamp, string -> int
-getDayOfWeek . timestamp_to_day_of_week: Timestamp -> int
-getDayOfWeek . timestamp_to_day_of_week_with_tz: Timestamp, string -> int
-getDayOfYear . timestamp_to_day_of_year: Timestamp -> int
-getDayOfYear . timestamp_to_day_of_year_with_tz: Timestamp, string -> int
+getDate . timestamp_to_day_of_month_1_based{zone}: {moment} -> int
+getDayOfMonth . timestamp_to_day_of_month{zone}: {moment} -> int
+getDayOfWeek . timestamp_to_day_of_week{zone}: {moment} -> int
+getDayOfYear . timestamp_to_day_of_year{zone}: {moment} -> int
 getEscapedPath . url_get_escaped_path: kubernetes.URL -> string
-getFullYear . timestamp_to_year: Timestamp -> int
-getFullYear . timestamp_to_year_with_tz: Timestamp, string -> int
+getFullYear . timestamp_to_year{zone}: {moment} -> int
 getHost . url_get_host: kubernetes.URL -> string
 getHostname . url_get_hostname: kubernetes.URL -> string
-getHours . timestamp_to_hours: Timestamp -> int
-getHours . timestamp_to_hours_with_tz: Timestamp, string -> int
+getHours . timestamp_to_hours{zone}: {moment} -> int
 getHours . duration_to_hours: Duration -> int
-getMilliseconds . timestamp_to_milliseconds: Timestamp -> int
-getMilliseconds . timestamp_to_milliseconds_with_tz: Timestamp, string -> int
+getMilliseconds . timestamp_to_milliseconds{zone}: {moment} -> int
 getMilliseconds . duration_to_milliseconds: Duration -> int
-getMinutes . timestamp_to_minutes: Timestamp -> int
-getMinutes . timestamp_to_minutes_with_tz: Timestamp, string -> int
+getMinutes . timestamp_to_minutes{zone}: {moment} -> int
 getMinutes . duration_to_minutes: Duration -> int
-getMonth . timestamp_to_month: Timestamp -> int
-getMonth . timestamp_to_month_with_tz: Timestamp, string -> int
+getMonth . timestamp_to_month{zone}: {moment} -> int
 getPort . url_get_port: kubernetes.URL -> string
 getQuery . url_get_query: kubernetes.URL -> map(string, list(string))
 getScheme . url_get_scheme: kubernetes.URL -> string

@@ -8,14 +8,8 @@ from drakit.scheduler.cel.checker.checker import Checked
 from drakit.scheduler.cel.checker.types import Type
 from drakit.scheduler.cel.errors import CelRuntimeError, CelTypeError
 from drakit.scheduler.cel.stdlib import printf, regex, times
-from drakit.scheduler.cel.syntax.tree import (
-    CallExpr,
-    Expr,
-    ListExpr,
-    LiteralExpr,
-    MapExpr,
-    children,
-)
+from drakit.scheduler.cel.syntax import tree
+from drakit.scheduler.cel.syntax.tree import Expr, children
 
 _VERBS: Final = {
     "d": {"int", "uint"}, "f": {"double", "string"}, "e": {"double", "string"},
@@ -38,12 +32,12 @@ class _Validator:
 
     def visit(self, node: Expr, *, exempt: bool) -> None:
         """Check *node* and its subexpressions; arguments of ``format`` may have mixed types."""
-        if isinstance(node, ListExpr) and not exempt:
+        if isinstance(node, tree.ListExpr) and not exempt:
             self._same(
                 node.items,
                 [self._unwrapped(n, i in node.optional) for i, n in enumerate(node.items)],
             )
-        elif isinstance(node, MapExpr) and not exempt:
+        elif isinstance(node, tree.MapExpr) and not exempt:
             keys = [k for k, _ in node.entries]
             values = [v for _, v in node.entries]
             self._same(tuple(keys), [self._types[k] for k in keys])
@@ -51,7 +45,7 @@ class _Validator:
                 tuple(values),
                 [self._unwrapped(v, i in node.optional) for i, v in enumerate(values)],
             )
-        elif isinstance(node, CallExpr):
+        elif isinstance(node, tree.CallExpr):
             self._call(node)
             exempt = exempt or node.function == "format"
         for child in children(node):
@@ -66,13 +60,13 @@ class _Validator:
             if t != found[0]:
                 raise CelTypeError(f"expected type '{found[0]}' but found '{t}'", node.at)
 
-    def _call(self, node: CallExpr) -> None:
+    def _call(self, node: tree.CallExpr) -> None:
         argument = node.args[-1] if node.args else None
-        if isinstance(argument, LiteralExpr) and isinstance(argument.value, str):
+        if isinstance(argument, tree.LiteralExpr) and isinstance(argument.value, str):
             self._constant(node.function, argument.value, argument.at)
-        if node.function == "format" and isinstance(node.target, LiteralExpr):
+        if node.function == "format" and isinstance(node.target, tree.LiteralExpr):
             arguments = node.args[0]
-            if isinstance(arguments, ListExpr) and isinstance(node.target.value, str):
+            if isinstance(arguments, tree.ListExpr) and isinstance(node.target.value, str):
                 self._format(node.target.value, arguments)
 
     def _constant(self, function: str, value: str, at: int) -> None:
@@ -88,7 +82,7 @@ class _Validator:
         except (CelRuntimeError, regex.RegexError):
             raise CelTypeError(f"invalid {function} argument", at) from None
 
-    def _format(self, template: str, arguments: ListExpr) -> None:
+    def _format(self, template: str, arguments: tree.ListExpr) -> None:
         try:
             verbs = [clause.verb for clause in printf.clauses(template) if clause.verb]
         except CelRuntimeError as error:
@@ -110,6 +104,6 @@ class _Validator:
             raise CelTypeError(
                 f"error during formatting: %{verb} clause cannot be used on '{found}'", node.at
             )
-        if verb == "s" and isinstance(node, ListExpr | MapExpr):
+        if verb == "s" and isinstance(node, tree.ListExpr | tree.MapExpr):
             for child in children(node):
                 self._verb("s", child)

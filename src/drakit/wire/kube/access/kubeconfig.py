@@ -1,39 +1,38 @@
-"""Read kubeconfig files, as ``kubectl`` would.
+"""Kubeconfig files, read as ``kubectl`` does.
 
-Several files are merged with the first to define a name winning, relative paths are relative to the
-file they stand in, and data in the file wins over a path beside it.
+If several files define a name, the first one wins; relative paths are relative to their file, and
+inline data takes precedence over a path.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import logging
 import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
+from drakit.core.log import get_logger
 from drakit.wire.kube.access.config import ClusterAccess
 from drakit.wire.kube.access.credentials import (
     Certificate,
     Credential,
     CredentialSource,
     Fixed,
-    OneAtATime,
     TokenFile,
 )
 from drakit.wire.kube.access.endpoint import Endpoint
 from drakit.wire.kube.access.exec_plugin import API_VERSIONS, ExecCommand, ExecPlugin
-from drakit.wire.kube.access.tls import AuthorityData, AuthorityFile, NoTrust, SystemTrust, Trust
+from drakit.wire.kube.access.tls import Trust
 from drakit.wire.kube.errors import ConfigError
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class _Struct(msgspec.Struct, rename="kebab", frozen=True):
-    """kubeconfig spells most names with hyphens; the exceptions are named one by one."""
+    """Most kubeconfig names have hyphens; exceptions are named explicitly."""
 
 
 class _Cluster(_Struct, frozen=True):
@@ -71,7 +70,7 @@ class _User(_Struct, frozen=True):
     username: str = ""
 
 
-class _Context(_Struct, frozen=True):
+class _KubeContext(_Struct, frozen=True):
     cluster: str = ""
     user: str = ""
     namespace: str = ""
@@ -89,10 +88,10 @@ class _NamedUser(_Struct, frozen=True):
 
 class _NamedContext(_Struct, frozen=True):
     name: str
-    context: _Context = _Context()
+    context: _KubeContext = _KubeContext()
 
 
-class _File(_Struct, frozen=True):
+class _Kubeconfig(_Struct, frozen=True):
     current_context: str = ""
     clusters: tuple[_NamedCluster, ...] | None = None
     users: tuple[_NamedUser, ...] | None = None
@@ -100,7 +99,7 @@ class _File(_Struct, frozen=True):
 
 
 class _At(NamedTuple):
-    """A part of a kubeconfig and the file it stands in."""
+    """A part of a kubeconfig and its file."""
 
     path: str
     part: Any
@@ -122,7 +121,7 @@ def load(paths: Sequence[str], *, context: str | None = None) -> ClusterAccess:
     if not name:
         raise ConfigError(f"kubeconfig {shown}: no current-context; name one with --context")
     chosen = _find("context", name, shown, [_At(p, c) for p, f in files for c in f.contexts or ()])
-    wanted: _Context = chosen.part.context
+    wanted: _KubeContext = chosen.part.context
     cluster = _find(
         "cluster", wanted.cluster, shown, [_At(p, c) for p, f in files for c in f.clusters or ()]
     )
@@ -142,7 +141,7 @@ def _find(what: str, name: str, shown: str, among: list[_At]) -> _At:
     raise ConfigError(f"kubeconfig {shown}: there is no {what} {name!r} (there are: {known})")
 
 
-def _read(path: str) -> _File:
+def _read(path: str) -> _Kubeconfig:
     try:
         with open(path, "rb") as file:
             data = file.read()
@@ -153,7 +152,7 @@ def _read(path: str) -> _File:
             document = msgspec.json.decode(data)
         else:
             document = msgspec.yaml.decode(data)
-        return msgspec.convert(_without_nulls(document or {}), _File)
+        return msgspec.convert(_without_nulls(document or {}), _Kubeconfig)
     except msgspec.MsgspecError as error:
         raise ConfigError(f"kubeconfig {path}: {error}") from error
 
@@ -166,7 +165,7 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-def _cluster(cluster: _At, user: _At, context: _Context, origin: str) -> ClusterAccess:
+def _cluster(cluster: _At, user: _At, context: _KubeContext, origin: str) -> ClusterAccess:
     part: _Cluster = cluster.part
     if part.proxy_url:
         raise ConfigError(f"kubeconfig {cluster.path}: proxy-url is not supported")
@@ -186,18 +185,17 @@ def _trust(cluster: _At) -> Trust:
     part: _Cluster = cluster.part
     if part.insecure_skip_tls_verify:
         log.warning(
-            "kubeconfig %s: insecure-skip-tls-verify is set: whoever sits between here and %s can "
-            "read and change everything. Set certificate-authority-data instead",
-            cluster.path,
-            part.server,
+            "TLS verification is disabled by insecure-skip-tls-verify",
+            path=cluster.path,
+            server=part.server,
         )
-        return NoTrust()
+        return Trust(insecure=True)
     if part.certificate_authority_data:
         pem = _decode(part.certificate_authority_data, cluster.path, "certificate-authority-data")
-        return AuthorityData(pem.decode("utf-8", "replace"))
+        return Trust(data=pem.decode("utf-8", "replace"))
     if part.certificate_authority:
-        return AuthorityFile(cluster.resolve(part.certificate_authority))
-    return SystemTrust()
+        return Trust(file=cluster.resolve(part.certificate_authority))
+    return Trust()
 
 
 def _credentials(user: _At, cluster: _At) -> CredentialSource:
@@ -210,7 +208,7 @@ def _credentials(user: _At, cluster: _At) -> CredentialSource:
         raise ConfigError(f"kubeconfig {user.path}: basic authentication is not supported")
     certificate = _certificate(user)
     if part.exec is not None:
-        return OneAtATime(ExecPlugin(_exec(user, cluster)))
+        return ExecPlugin(_exec(user, cluster))
     if part.token_file:
         return TokenFile(user.resolve(part.token_file), certificate=certificate)
     return Fixed(Credential(part.token or None, certificate))
@@ -248,7 +246,7 @@ def _decode(data: str, path: str, field: str) -> bytes:
     try:
         return base64.b64decode("".join(data.split()), validate=True)
     except binascii.Error as error:
-        raise ConfigError(f"kubeconfig {path}: {field} is no base64: {error}") from error
+        raise ConfigError(f"kubeconfig {path}: {field} is not valid base64: {error}") from error
 
 
 def _exec(user: _At, cluster: _At) -> ExecCommand:
@@ -259,7 +257,7 @@ def _exec(user: _At, cluster: _At) -> ExecCommand:
             f"kubeconfig {user.path}: exec apiVersion {version!r} is not supported "
             f"(want {' or '.join(API_VERSIONS)})"
         )
-    # A bare name is looked up in PATH, anything with a slash is relative to the kubeconfig.
+    # A name without slash is searched in PATH; otherwise it is relative to the kubeconfig.
     command = user.resolve(wanted.command) if "/" in wanted.command else wanted.command
     info = None
     if wanted.provide_cluster_info:
