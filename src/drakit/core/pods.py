@@ -1,4 +1,4 @@
-"""The parts of a Pod that scheduling looks at, beside the Node; the rest is dropped on reading."""
+"""The fields of a Pod that scheduling needs; all others are dropped on reading."""
 
 from __future__ import annotations
 
