@@ -1,4 +1,4 @@
-# The developer's interface. Every target makes what it needs; `make help` lists them.
+# Developer commands. Every target builds what it needs; `make help` lists the targets.
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
@@ -6,24 +6,24 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-# The environment is made anew when the lock file changes, drakit installed again when its metadata does.
-# --no-deps: the lock is complete, and older pips (Debian 12's) stumble over a package that is wanted with an extra
-# as soon as it has a newer release than the locked one; `pip check` holds the lock to being complete.
+# The environment is recreated when the lock file changes; drakit is reinstalled when its metadata changes.
+# --no-deps: the lock is complete, and older pips (Debian 12's) reject a package that is required with an extra as soon
+# as it has a newer release than the locked one. `pip check` verifies that the lock is complete.
 LOCKED := $(VENV)/.locked-$(shell cksum < requirements-dev.lock | cut -d' ' -f1)
 STAMP  := $(VENV)/.drakit-$(shell cat requirements-dev.lock pyproject.toml | cksum | cut -d' ' -f1)
-# Half as many again as there are CPUs: many tests wait for something.
+# 1.5 workers per CPU: many tests wait.
 WORKERS ?= $(shell echo $$(( ($$(nproc 2>/dev/null || echo 2) * 3 + 1) / 2 )))
 
 .PHONY: help
 help: ## list the targets
-	@echo 'drakit: what make can do here'
+	@echo 'drakit: make targets'
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 .PHONY: venv
 venv: $(STAMP) ## create .venv with the locked dependencies and drakit itself
 
 $(LOCKED):
-	@$(PYTHON) -c 'import sys; sys.exit("drakit needs Python 3.11 or newer; this is %s. Say which with: make PYTHON=python3.12" % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -c 'import sys; sys.exit("drakit needs Python 3.11 or newer; this is %s. Choose another with: make PYTHON=python3.12" % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "this Python has no venv module; on Debian: apt-get install python3-venv"; exit 1; }
 	@echo "creating $(VENV) (locked dependencies from PyPI)"
 	@rm -rf $(VENV)
@@ -37,7 +37,7 @@ $(STAMP): $(LOCKED)
 	@touch $@
 
 .PHONY: demo
-demo: venv ## see drakit work on this very machine (no cluster, no privileges)
+demo: venv ## show drakit at work on this machine (no cluster, no privileges)
 	@$(BIN)/drakit demo
 
 .PHONY: test
@@ -45,15 +45,16 @@ test: venv ## run the test suite on all cores, with branch coverage
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --cov --cov-report=term:skip-covered --cov-fail-under=90
 
 .PHONY: test-long
-test-long: venv ## the same with many more random steps and fuzz inputs
+test-long: venv ## run the test suite with many more random steps and fuzz inputs
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --long
 
 .PHONY: lint
-lint: venv ## ruff, strict types, layer contract, generated files current
+lint: venv ## check style, types, import layers, spelling and generated files
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/codespell
 	@$(BIN)/python tools/generate_protos.py --check
 
 .PHONY: proto
@@ -61,37 +62,37 @@ proto: venv ## generate the protobuf code from proto/
 	@$(BIN)/python tools/generate_protos.py
 
 .PHONY: pictures
-pictures: venv ## draw the documentation's pictures anew
+pictures: venv ## redraw the pictures of the documentation
 	@$(BIN)/python docs/pictures.py
 
 .PHONY: install-yaml
 install-yaml: ## render deploy/install*.yaml from the charts (needs helm on the PATH)
 	@for driver in cpu cpumem; do \
 	  to=deploy/install$$([ $$driver = cpu ] || echo -$$driver).yaml; \
-	  { echo "# dra-driver-$$driver as 'helm template dra-driver-$$driver deploy/helm/dra-driver-$$driver -n kube-system' renders it; make install-yaml writes it."; \
+	  { echo "# dra-driver-$$driver, rendered by 'helm template dra-driver-$$driver deploy/helm/dra-driver-$$driver -n kube-system' (make install-yaml)."; \
 	    helm template dra-driver-$$driver deploy/helm/dra-driver-$$driver -n kube-system --kube-version 1.34.0; } > $$to.new && mv $$to.new $$to; \
 	done
 
 .PHONY: image
-image: venv ## the drivers as an OCI archive, without a container engine (needs Debian's apt)
+image: venv ## build the drivers as an OCI archive, without a container engine (needs Debian's apt)
 	@$(BIN)/python tools/build_image.py --output build/drakit-image.tar
 
 .PHONY: format
-format: venv ## let ruff format and fix what it can
+format: venv ## format the code and apply ruff's automatic fixes
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
 .PHONY: bench
-bench: venv ## measure: ratios taken in one run
+bench: venv ## run the benchmarks; results are ratios from one run
 	@$(BIN)/python -m benchmarks
 
 .PHONY: lock
-lock: ## resolve the lock files anew (needs uv on the PATH)
+lock: ## update the lock files (needs uv on the PATH)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --group dev pyproject.toml -o requirements-dev.lock
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url -c requirements-dev.lock pyproject.toml -o requirements.lock
 
 .PHONY: clean
-clean: ## remove what the targets made in this tree
+clean: ## remove everything that the targets created in this tree
 	rm -rf $(VENV) build dist .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 -include tests/e2e/e2e.mk

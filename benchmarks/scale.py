@@ -30,10 +30,10 @@ from drakit.kit.claims.preparer import Preparer
 from drakit.kit.driver import Driver, PreparedClaim, PreparedClaims, PreparedDevice
 from drakit.kit.runtime.enforcer import Enforcer
 from drakit.testing.node import SimulatedNode
-from drakit.testing.plugins import Roster
+from drakit.testing.plugins import ConnectedPlugins
 from drakit.testing.synthetic import build
 from drakit.wire.kubelet import ClaimRef
-from drakit.wire.nri.values import Container, Pod, State
+from drakit.wire.nri.values import NriContainer, PodSandbox, State
 
 KIND = "dra.k8s.io/cpu"
 SIZES = ((500, 250), (1000, 500), (2000, 1000))
@@ -67,12 +67,12 @@ def claim_uid(number: int) -> str:
 
 def node(
     driver: Driver, count: int, claims: int, *, cdi: bool
-) -> tuple[Enforcer, list[Pod], list[Container], list[PreparedClaims]]:
+) -> tuple[Enforcer, list[PodSandbox], list[NriContainer], list[PreparedClaims]]:
     """An enforcer, what its runtime has, and a box with the prepared claims that it sees."""
     entries, pods, containers = [], [], []
     for number in range(count):
         uid, env, devices = f"uid-{number}", (), ()
-        pods.append(Pod(id=f"s{number}", name=f"p{number}", namespace="d", uid=uid))
+        pods.append(PodSandbox(id=f"s{number}", name=f"p{number}", namespace="d", uid=uid))
         if number < claims:
             prepared = PreparedDevice(
                 request="r",
@@ -92,7 +92,7 @@ def node(
             env = (f"{names.marker_variable(part)}={KIND}",)
             devices = (names.qualified_name(KIND, part),) if cdi else ()
         containers.append(
-            Container(
+            NriContainer(
                 id=f"k{number}",
                 pod_id=f"s{number}",
                 name="main",
@@ -113,8 +113,8 @@ def events(driver: Driver, count: int, claims: int, *, cdi: bool) -> None:
     report("synchronize", [timed(lambda: enforcer.synchronize(pods, containers)) for _ in range(5)])
     create, stop, after = [], [], []
     for number in range(RUNS):
-        pod = Pod(id=f"new{number}", name="new", namespace="d", uid=f"new{number}")
-        made = Container(id=f"new{number}", pod_id=pod.id, name="m")
+        pod = PodSandbox(id=f"new{number}", name="new", namespace="d", uid=f"new{number}")
+        made = NriContainer(id=f"new{number}", pod_id=pod.id, name="m")
         create.append(timed(lambda pod=pod, made=made: enforcer.create(pod, made)))  # type: ignore[misc]
         stop.append(timed(lambda made=made: enforcer.stopped(made.id)))  # type: ignore[misc]
     for number in range(RUNS):
@@ -130,8 +130,8 @@ def events(driver: Driver, count: int, claims: int, *, cdi: bool) -> None:
             ),
         )
         box[0] = PreparedClaims([*entries, extra] if number % 2 else entries)
-        pod = Pod(id=f"late{number}", name="late", namespace="d", uid=f"late{number}")
-        made = Container(id=f"late{number}", pod_id=pod.id, name="m")
+        pod = PodSandbox(id=f"late{number}", name="late", namespace="d", uid=f"late{number}")
+        made = NriContainer(id=f"late{number}", pod_id=pod.id, name="m")
         after.append(timed(lambda pod=pod, made=made: enforcer.create(pod, made)))  # type: ignore[misc]
         enforcer.stopped(made.id)
     report("create, nothing else changed", create)
@@ -180,13 +180,13 @@ async def prepares(driver: Driver) -> None:
 
 async def pushes(count: int, delay: float) -> None:
     """A claimed pod on CPUs that *count* containers are just about to get, on a slow runtime."""
-    unsolicited = Roster._unsolicited
+    unsolicited = ConnectedPlugins._unsolicited
 
-    async def slow(self: Roster, payload: bytes) -> bytes:
+    async def slow(self: ConnectedPlugins, payload: bytes) -> bytes:
         await asyncio.sleep(delay)
         return await unsolicited(self, payload)
 
-    Roster._unsolicited = slow  # type: ignore[method-assign]
+    ConnectedPlugins._unsolicited = slow  # type: ignore[method-assign]
     machine = build(sockets=1, cores=4, threads=2)
     result = AllocationResult(request="r", driver="dra.cpu", pool="node-1", device="cpudev002")
     try:
@@ -216,7 +216,7 @@ async def pushes(count: int, delay: float) -> None:
                 host.stop()
                 await serving
     finally:
-        Roster._unsolicited = unsolicited  # type: ignore[method-assign]
+        ConnectedPlugins._unsolicited = unsolicited  # type: ignore[method-assign]
     print(f" {count} shared containers, {delay * 1e3:g} ms per update")
     print(f"  {'claimed pod running after':52} {waited * 1e3:9.2f} ms")
     print(f"  {'shared containers seen on its CPUs':52} {worst:9d}")

@@ -138,4 +138,4 @@ def test_values_and_their_schema_agree() -> None:
     chart = DEPLOY / "helm/dra-driver-cpu"
     values = yaml.safe_load((chart / "values.yaml").read_text())
     schema = json.loads((chart / "values.schema.json").read_text())
-    assert set(values) | {"global"} == set(schema["properties"])
+    assert set(values) | {"global", "drakit-library"} == set(schema["properties"])

@@ -17,7 +17,7 @@ HEADS = ("assumption", "where in the fake", "real test that verifies it")
 ROWS = rows(text_of(PAGE), *HEADS)
 NOT_VERIFIED = {
     "a plugin that is late is dropped, and the container created without it",
-    "gates and limits of Kubernetes 1.33 to 1.36",
+    "gates and limits of Kubernetes 1.34 to 1.36",
     "a gated field that is stored already is kept while its gate is off",
     "GetInfo has 1 second, the notification 5, a call 45; failed registrations are repeated",
     "wrong types, unknown claim services and endpoints that are registered twice are rejected",

@@ -25,12 +25,12 @@ from drakit.wire.kube import (
     Client,
     Cluster,
     Endpoint,
-    Forbidden,
-    Gone,
-    Invalid,
+    ForbiddenError,
+    GoneError,
+    InvalidError,
     Object,
     Selection,
-    Unauthorized,
+    UnauthorizedError,
 )
 from drakit.wire.kube.access.credentials import Certificate, Credential, Fixed
 from drakit.wire.kube.access.tls import AuthorityFile
@@ -131,7 +131,7 @@ async def test_the_fake_stores_and_rejects_gated_fields_like_the_server(
             try:
                 body = {"metadata": {"generateName": "gated-"}, "spec": spec}
                 made = await client.create(SLICES, body)
-            except Invalid:
+            except InvalidError:
                 return "rejected"
             await client.delete(SLICES, made.name)
         for device in made.raw["spec"].get("devices", []):
@@ -172,14 +172,14 @@ async def test_who_is_not_known_and_who_may_not(oracle: Oracle, real: Cluster) -
     """401 for a wrong token; 403 names the verb; a SelfSubjectAccessReview says the same."""
     wrong = dataclasses.replace(real, credentials=Fixed(Credential("wrong")))
     async with Client(wrong) as client:
-        with pytest.raises(Unauthorized):
+        with pytest.raises(UnauthorizedError):
             await client.list(SLICES)
     name = {"name": "nobody", "namespace": "default"}
     oracle.api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": name}, "default")
     token = oracle.api.token("default", "nobody")
     known = dataclasses.replace(real, credentials=Fixed(Credential(token)))
     async with Client(known) as client:
-        with pytest.raises(Forbidden, match='cannot list resource "resourceslices"'):
+        with pytest.raises(ForbiddenError, match='cannot list resource "resourceslices"'):
             await client.list(SLICES)
     for api, allowed in ((oracle.api.as_bearer(token), False), (oracle.api, True)):
         asked = {"verb": "list", "resource": "resourceslices", "group": "resource.k8s.io"}
@@ -382,7 +382,7 @@ async def test_rejected_is_told_and_mended_by_another_offer(oracle: Oracle, real
         bench.publisher.publish(Offer((PoolOffer((listed,)),)))
         while bench.publisher.status.last_error is None:
             await asyncio.sleep(0.02)
-        assert isinstance(bench.publisher.status.last_error, Invalid)
+        assert isinstance(bench.publisher.status.last_error, InvalidError)
         assert bench.rejected == ["list-node"]
         assert await bench.slices() == []
         bench.publisher.publish(Offer((PoolOffer((Device(name="d"),)),)))
@@ -408,7 +408,7 @@ async def test_a_restarted_server_is_followed_again(oracle: Oracle, real: Cluste
         while not (found := await bench.slices()):
             await asyncio.sleep(0.05)
         assert found[0].uid != after.uid
-        with pytest.raises(Gone):
+        with pytest.raises(GoneError):
             async for _ in bench.client.watch(SLICES, resource_version="1", seconds=5):
                 pass
 

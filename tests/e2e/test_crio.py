@@ -20,7 +20,7 @@ import pytest
 from grpclib.exceptions import GRPCError
 
 from drakit.wire.nri.handler import ContainerRejectedError
-from drakit.wire.nri.values import Adjustment, Container, Pod, Resources, Update
+from drakit.wire.nri.values import Adjustment, ContainerUpdate, NriContainer, PodSandbox, Resources
 from tests.e2e.bed.cri import Cri, cri_of, cri_of_second_client
 from tests.e2e.bed.deploy import install_packages
 from tests.e2e.bed.drivenode import ClaimRejectedError, DrivenNode, driven
@@ -59,17 +59,17 @@ class Racing(Pinner):
         self.first = ""
         self.rejected_starts: set[str] = set()
 
-    async def create(self, pod: Pod, container: Container) -> Adjustment:
+    async def create(self, pod: PodSandbox, container: NriContainer) -> Adjustment:
         answer = await super().create(pod, container)
         if container.name == "first":
             self.first = container.id
             self.answered.set()
         elif container.name == "second":
-            away = Update(container_id=self.first, resources=Resources(cpus="4-5"))
+            away = ContainerUpdate(container_id=self.first, resources=Resources(cpus="4-5"))
             answer = Adjustment(updates=(away,))
         return answer
 
-    async def starting(self, pod: Pod, container: Container) -> None:
+    async def starting(self, pod: PodSandbox, container: NriContainer) -> None:
         await super().starting(pod, container)
         if container.name in self.rejected_starts:
             raise ContainerRejectedError("it must not start")
@@ -97,7 +97,7 @@ def _pushes(node: Node) -> int:
     return node.read("/var/log/crio.log").count(_PUSHED)
 
 
-def _restart(node: Node, pinner: Pinner) -> list[Container]:
+def _restart(node: Node, pinner: Pinner) -> list[NriContainer]:
     """Restart CRI-O; returns the containers of the Synchronize that follows."""
     before = len(pinner.synchronized)
     node.restart_service("runtime")
@@ -120,7 +120,7 @@ def test_a_pushed_update_is_applied_and_logged(
     assert session.runtime is not None
     features = msgspec.structs.replace(session.runtime.features, unsolicited_updates=True)
     session.runtime = msgspec.structs.replace(session.runtime, features=features)
-    station.push([Update(container_id=container, resources=Resources(cpus="4-5"))])
+    station.push([ContainerUpdate(container_id=container, resources=Resources(cpus="4-5"))])
     assert runtime.effective_cpus(container) == {4, 5}
     assert _pushes(runtime) == before + 1
 
@@ -139,7 +139,7 @@ def test_after_a_restart_containers_are_reported_as_created_not_as_updated(
     pinner.answers["main"] = cpus("2-3")
     pod = cri.run_pod()
     container = cri.run_container(pod)
-    away = Update(container_id=container, resources=Resources(cpus="4-5"))
+    away = ContainerUpdate(container_id=container, resources=Resources(cpus="4-5"))
     pinner.answers["other"] = Adjustment(updates=(away,))
     cri.run_container(pod, "other")
     assert runtime.effective_cpus(container) == {4, 5}
@@ -214,7 +214,9 @@ def test_hugepage_limits_are_dropped_from_updates(
     cri.update(container, cpu_shares=512)
     assert runtime.effective_cpus(container) == {2, 3}, "the rest of the update is applied"
     assert runtime.cgroup_file(container, file) == str(4 * MI)
-    moved = Update(container_id=container, resources=msgspec.structs.replace(more, cpus="4-5"))
+    moved = ContainerUpdate(
+        container_id=container, resources=msgspec.structs.replace(more, cpus="4-5")
+    )
     pinner.answers["other"] = Adjustment(updates=(moved,))
     cri.run_container(pod, "other")
     assert runtime.effective_cpus(container) == {4, 5}, "the rest of the update is applied"

@@ -19,7 +19,14 @@ from grpclib.exceptions import GRPCError
 
 from drakit.wire.nri import connection as conversation
 from drakit.wire.nri.handler import ContainerRejectedError, Handler
-from drakit.wire.nri.values import Adjustment, Container, Pod, Resources, State, Update
+from drakit.wire.nri.values import (
+    Adjustment,
+    ContainerUpdate,
+    NriContainer,
+    PodSandbox,
+    Resources,
+    State,
+)
 from drakit.wire.nri.versions import PINNING_EVENTS, Event
 from tests.e2e.bed.cri import Cri, cri_of, cri_of_second_client
 from tests.e2e.bed.node import Node
@@ -47,17 +54,17 @@ class Observer(Pinner):
         self._within = 0
         self.on_start: Callable[[str], object] | None = None
         self.seen_at_start: dict[str, object] = {}
-        self.pods: dict[str, Pod] = {}
-        self.stopped: dict[str, Container] = {}
+        self.pods: dict[str, PodSandbox] = {}
+        self.stopped: dict[str, NriContainer] = {}
         self.resized: list[tuple[str, str]] = []
 
-    async def create(self, pod: Pod, container: Container) -> Adjustment:
+    async def create(self, pod: PodSandbox, container: NriContainer) -> Adjustment:
         if self.meeting is not None:
             await self._meet(self.meeting)
         answer = await super().create(pod, container)
         self.pods[pod.id] = pod
         if container.name in self.updates_itself:
-            own = Update(container_id=container.id, resources=Resources(cpus="1"))
+            own = ContainerUpdate(container_id=container.id, resources=Resources(cpus="1"))
             return Adjustment(updates=(own,))
         return answer
 
@@ -70,12 +77,12 @@ class Observer(Pinner):
         self._within -= 1
 
     async def update(
-        self, pod: Pod, container: Container, resources: Resources
-    ) -> Sequence[Update]:
+        self, pod: PodSandbox, container: NriContainer, resources: Resources
+    ) -> Sequence[ContainerUpdate]:
         self.resized.append((container.resources.cpus, resources.cpus))
         return await super().update(pod, container, resources)
 
-    async def starting(self, pod: Pod, container: Container) -> None:
+    async def starting(self, pod: PodSandbox, container: NriContainer) -> None:
         await super().starting(pod, container)
         if self.on_start is not None:
             self.seen_at_start[container.name] = await asyncio.to_thread(
@@ -84,17 +91,17 @@ class Observer(Pinner):
         if container.name in self.rejected_starts:
             raise ContainerRejectedError("it must not start")
 
-    async def stop(self, pod: Pod, container: Container) -> Sequence[Update]:
+    async def stop(self, pod: PodSandbox, container: NriContainer) -> Sequence[ContainerUpdate]:
         self.stopped[container.name] = container
         return await super().stop(pod, container)
 
-    async def pod_started(self, pod: Pod) -> None:
+    async def pod_started(self, pod: PodSandbox) -> None:
         self.events.append(("pod started", pod.name))
 
-    async def pod_stopped(self, pod: Pod) -> None:
+    async def pod_stopped(self, pod: PodSandbox) -> None:
         self.events.append(("pod stopped", pod.name))
 
-    async def pod_removed(self, pod: Pod) -> None:
+    async def pod_removed(self, pod: PodSandbox) -> None:
         self.events.append(("pod removed", pod.name))
 
     def about(self, name: str) -> list[str]:
@@ -136,7 +143,7 @@ def station(runtime: Node, pinner: Observer) -> Iterator[Station]:
         yield made
 
 
-def _restart(node: Node, pinner: Pinner) -> dict[str, Container]:
+def _restart(node: Node, pinner: Pinner) -> dict[str, NriContainer]:
     """Restart the runtime; the containers of the Synchronize that follows, by name."""
     before = len(pinner.synchronized)
     node.restart_service("runtime")
@@ -265,7 +272,7 @@ def test_limits_that_the_kernel_rejects(
     beyond = cri.create(pod, "beyond")
     with pytest.raises(GRPCError, match="cpuset"):
         cri.start(beyond)
-    impossible = Update(container_id=shared, resources=Resources(cpus="100"))
+    impossible = ContainerUpdate(container_id=shared, resources=Resources(cpus="100"))
     pinner.answers["other"] = Adjustment(updates=(impossible,))
     other = cri.run_container(pod, "other")
     assert cri.state(other) == "CONTAINER_RUNNING"
@@ -294,7 +301,7 @@ def test_plugins_are_asked_by_index_and_must_not_contradict(
         pinner.answers["both"] = later.answers["both"] = cpus("4")
         with pytest.raises(GRPCError, match="both tried to set"):
             cri.create(pod, "both")
-        moved = Update(container_id=container, resources=Resources(cpus="5"))
+        moved = ContainerUpdate(container_id=container, resources=Resources(cpus="5"))
         pinner.answers["move"] = later.answers["move"] = Adjustment(updates=(moved,))
         with pytest.raises(GRPCError, match="both tried to set"):
             cri.create(pod, "move")
@@ -357,7 +364,7 @@ def test_a_restarted_runtime_reports_what_can_still_run_and_forgets_pods(
     pod = cri.run_pod()
     pinner.answers["moved"] = cpus("2-3")
     moved = cri.run_container(pod, "moved")
-    away = Update(container_id=moved, resources=Resources(cpus="4-5"))
+    away = ContainerUpdate(container_id=moved, resources=Resources(cpus="4-5"))
     pinner.answers["created"] = Adjustment(resources=Resources(cpus="1"), updates=(away,))
     cri.create(pod, "created")
     cri.stop(cri.run_container(pod, "ended"))

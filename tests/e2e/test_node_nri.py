@@ -20,7 +20,14 @@ from grpclib.exceptions import GRPCError
 from drakit.wire.nri.handler import ContainerRejectedError, Disconnect, Handler, RuntimeInfo
 from drakit.wire.nri.options import PluginOptions
 from drakit.wire.nri.plugin import NriPlugin, UpdateRejectedError
-from drakit.wire.nri.values import Adjustment, Container, Pod, Resources, State, Update
+from drakit.wire.nri.values import (
+    Adjustment,
+    ContainerUpdate,
+    NriContainer,
+    PodSandbox,
+    Resources,
+    State,
+)
 from tests.e2e.bed.cri import Cri, cri_of
 from tests.e2e.bed.deploy import PACKAGES_IN_GUEST, install_packages
 from tests.e2e.bed.node import Node
@@ -56,8 +63,8 @@ class Pinner(Handler):
         self.hanging: set[str] = set()
         self.rejected: dict[str, str] = {}
         self.events: list[tuple[str, str]] = []
-        self.seen: dict[str, Container] = {}
-        self.synchronized: list[list[Container]] = []
+        self.seen: dict[str, NriContainer] = {}
+        self.synchronized: list[list[NriContainer]] = []
         self.runtimes: list[RuntimeInfo] = []
         self.ends: list[Disconnect] = []
 
@@ -68,16 +75,16 @@ class Pinner(Handler):
         self.ends.append(end)
 
     async def synchronize(
-        self, pods: Sequence[Pod], containers: Sequence[Container]
-    ) -> Sequence[Update]:
+        self, pods: Sequence[PodSandbox], containers: Sequence[NriContainer]
+    ) -> Sequence[ContainerUpdate]:
         self.synchronized.append(list(containers))
         return [
-            Update(container_id=each.id, resources=self.on_synchronize[each.name])
+            ContainerUpdate(container_id=each.id, resources=self.on_synchronize[each.name])
             for each in containers
             if each.name in self.on_synchronize
         ]
 
-    async def create(self, pod: Pod, container: Container) -> Adjustment:
+    async def create(self, pod: PodSandbox, container: NriContainer) -> Adjustment:
         self.events.append(("create", container.name))
         self.seen[container.id] = container
         if container.name in self.hanging:
@@ -87,23 +94,23 @@ class Pinner(Handler):
         return self.answers.get(container.name, Adjustment())
 
     async def update(
-        self, pod: Pod, container: Container, resources: Resources
-    ) -> Sequence[Update]:
+        self, pod: PodSandbox, container: NriContainer, resources: Resources
+    ) -> Sequence[ContainerUpdate]:
         self.events.append(("update", container.name))
         wanted = self.update_answers.get(container.name)
-        return [Update(container_id=container.id, resources=wanted)] if wanted else ()
+        return [ContainerUpdate(container_id=container.id, resources=wanted)] if wanted else ()
 
-    async def stop(self, pod: Pod, container: Container) -> Sequence[Update]:
+    async def stop(self, pod: PodSandbox, container: NriContainer) -> Sequence[ContainerUpdate]:
         self.events.append(("stop", container.name))
         return ()
 
-    async def starting(self, pod: Pod, container: Container) -> None:
+    async def starting(self, pod: PodSandbox, container: NriContainer) -> None:
         self.events.append(("starting", container.name))
 
-    async def started(self, pod: Pod, container: Container) -> None:
+    async def started(self, pod: PodSandbox, container: NriContainer) -> None:
         self.events.append(("started", container.name))
 
-    async def removed(self, pod: Pod, container: Container) -> None:
+    async def removed(self, pod: PodSandbox, container: NriContainer) -> None:
         self.events.append(("removed", container.name))
 
 
@@ -138,7 +145,7 @@ class Station:
 
         self._call(end())
 
-    def push(self, updates: Sequence[Update]) -> None:
+    def push(self, updates: Sequence[ContainerUpdate]) -> None:
         self._call(self.plugin.push(updates))
 
     def close(self) -> None:
@@ -298,7 +305,7 @@ def test_a_neighbor_moves_in_the_same_answer(
     pod = cri.run_pod()
     pinner.answers["shared"] = cpus("0-7")
     shared = cri.run_container(pod, "shared")
-    away = Update(container_id=shared, resources=Resources(cpus="0-3"))
+    away = ContainerUpdate(container_id=shared, resources=Resources(cpus="0-3"))
     pinner.answers["exclusive"] = Adjustment(resources=Resources(cpus="4-7"), updates=(away,))
     exclusive = cri.run_container(pod, "exclusive")
     assert runtime.effective_cpus(shared) == {0, 1, 2, 3}
@@ -324,13 +331,13 @@ def test_updates_are_pushed_to_running_containers(
     if pins.old_nri:
         version = r"NRI 0\.11\.0" if pins.is_crio else r"NRI 0\.6\.1"
         with pytest.raises(UpdateRejectedError, match=version):
-            station.push([Update(container_id=container, resources=Resources(cpus="5-6"))])
+            station.push([ContainerUpdate(container_id=container, resources=Resources(cpus="5-6"))])
         assert runtime.effective_cpus(container) == {2, 3}
         return
     station.push(
         [
-            Update(container_id=container, resources=Resources(cpus="5-6")),
-            Update(container_id="gone", resources=Resources(cpus="1")),
+            ContainerUpdate(container_id=container, resources=Resources(cpus="5-6")),
+            ContainerUpdate(container_id="gone", resources=Resources(cpus="1")),
         ]
     )
     assert runtime.effective_cpus(container) == {5, 6}

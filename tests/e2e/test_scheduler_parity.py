@@ -28,7 +28,7 @@ import pytest
 from drakit.cli import main
 from drakit.core.objects import from_builtins
 from drakit.core.pods import Pod
-from drakit.scheduler.placement import NodeAnswer, Placement, place, rejected_selectors
+from drakit.scheduler.placement import NodeResult, SchedulingResult, place, rejected_selectors
 from tests.e2e.bed.kubernetes import ApiError
 from tests.e2e.bed.oracle import Answer, Oracle
 from tests.scheduler.problems import Json, problem
@@ -233,7 +233,7 @@ def _compare_one(bench: Bench, posed: Json, directory: Path) -> tuple[str, str]:
         bench.clear()
 
 
-def _difference(bench: Bench, posed: Json, placement: Placement, answer: Answer) -> str:
+def _difference(bench: Bench, posed: Json, placement: SchedulingResult, answer: Answer) -> str:
     if answer.scheduled != placement.feasible:
         return f"we say {_told(placement)}, the scheduler {answer}"
     if not answer.scheduled:
@@ -253,11 +253,13 @@ def _rejection_difference(posed: Json, message: str) -> str:
     return "" if any(map(rejected_selectors, claims)) else f"we accept what is refused: {message}"
 
 
-def _told(placement: Placement) -> str:
+def _told(placement: SchedulingResult) -> str:
     return f"{placement.feasible} on {[(a.name, a.fits, a.reason) for a in placement.nodes]}"
 
 
-def _device_difference(bench: Bench, posed: Json, placement: Placement, ours: NodeAnswer) -> str:
+def _device_difference(
+    bench: Bench, posed: Json, placement: SchedulingResult, ours: NodeResult
+) -> str:
     new = {a.claim.metadata.name: a for a in ours.allocations}
     for claim in posed["claims"]:
         name = claim["metadata"]["name"]
@@ -273,7 +275,7 @@ def _device_difference(bench: Bench, posed: Json, placement: Placement, ours: No
     return ""
 
 
-def _reason_difference(placement: Placement, message: str) -> str:
+def _reason_difference(placement: SchedulingResult, message: str) -> str:
     """The scheduler's message names our reasons, each with its number of nodes, or our error."""
     fatal = [a.reason for a in placement.nodes if a.fatal]
     if fatal:
@@ -299,7 +301,7 @@ def _plain(text: str) -> str:
 
 def _planned(
     posed: Json,
-    placement: Placement,
+    placement: SchedulingResult,
     cluster: list[Json],
     claims: list[Json],
     pod: Json,

@@ -36,7 +36,7 @@ from drakit.testing.kubelet import PodClaim, PrepareError, Use
 from drakit.testing.node import SimulatedNode
 from drakit.testing.releases import CONTAINERD_1_7, CONTAINERD_2_4, Release
 from drakit.testing.runtime import RuntimeFailure
-from drakit.wire.nri.values import Update
+from drakit.wire.nri.values import ContainerUpdate
 
 ALL = CpuSet.range(0, 8)
 
@@ -248,7 +248,7 @@ async def test_a_claim_is_prepared_when_others_have_left_its_cpus(
         reached, go = asyncio.Event(), asyncio.Event()
         push = host.runtime.plugin.push
 
-        async def slow(updates: Sequence[Update]) -> None:
+        async def slow(updates: Sequence[ContainerUpdate]) -> None:
             reached.set()
             await go.wait()  # as if the runtime held its lock
             await push(updates)
@@ -276,7 +276,7 @@ async def test_a_runtime_that_hangs_does_not_keep_claims_from_being_prepared(
         await node.run_pod("shared", {"main": []})
         go = asyncio.Event()
 
-        async def hang(updates: Sequence[Update]) -> None:
+        async def hang(updates: Sequence[ContainerUpdate]) -> None:
             await go.wait()
 
         monkeypatch.setattr(host.runtime.plugin, "push", hang)

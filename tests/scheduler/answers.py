@@ -6,10 +6,10 @@ from typing import Any
 
 from drakit.core.objects import DeviceClass, ResourceClaim, ResourceSlice, from_builtins
 from drakit.core.pods import Node
-from drakit.scheduler.allocator.search import Found, Impossible, allocate
+from drakit.scheduler.allocator.search import AllocationFound, AllocationImpossible, allocate
 from drakit.scheduler.errors import FatalError
 from drakit.scheduler.pools import SliceIndex
-from drakit.scheduler.requests import InUse, NodeProblem, plan_claims
+from drakit.scheduler.requests import InUse, NodeDevices, plan_claims
 from drakit.scheduler.versions import KubernetesVersion
 from tests.scheduler.problems import Json
 
@@ -24,15 +24,15 @@ def answers(posed: Json, version: KubernetesVersion) -> list[Any]:
     found: list[Any] = []
     for node in posed["nodes"]:
         try:
-            problem = NodeProblem(from_builtins(node, Node), index, in_use)
+            problem = NodeDevices(from_builtins(node, Node), index, in_use)
             found.append(shown(allocate(problem, plan_claims(claims, classes))))
         except FatalError:
             found.append("fatal")
     return found
 
 
-def shown(outcome: Found | Impossible) -> list[Any]:
-    if isinstance(outcome, Impossible):
+def shown(outcome: AllocationFound | AllocationImpossible) -> list[Any]:
+    if isinstance(outcome, AllocationImpossible):
         return [outcome.reason, None if outcome.at_least else outcome.steps]
     claims = [
         [

@@ -237,22 +237,22 @@ class Generator:
             found.append({"metadata": {"name": driver.split(".")[0]}, "spec": spec})
         return found
 
-    def wish(self, classes: list[Json]) -> Json:
+    def request_spec(self, classes: list[Json]) -> Json:
         chosen = self.random.choice(classes)["metadata"]["name"]
-        wish: Json = {"deviceClassName": chosen, "allocationMode": "ExactCount"}
+        request_spec: Json = {"deviceClassName": chosen, "allocationMode": "ExactCount"}
         selectors = self.random.sample(SELECTORS, self.random.choice((0, 0, 0, 1, 1, 2)))
         if self.chance(2):
             selectors.append(self.random.choice(FRAGILE))
         if selectors:
-            wish["selectors"] = [{"cel": {"expression": e}} for e in selectors]
+            request_spec["selectors"] = [{"cel": {"expression": e}} for e in selectors]
         if self.chance(10):
-            wish["allocationMode"] = "All"
+            request_spec["allocationMode"] = "All"
         else:
-            wish["count"] = self.random.choice((1, 1, 1, 1, 2, 2, 3, 5))
+            request_spec["count"] = self.random.choice((1, 1, 1, 1, 2, 2, 3, 5))
             if self.chance(1):
-                wish["count"] = 33
+                request_spec["count"] = 33
         if self.chance(20):
-            wish["tolerations"] = [self.toleration()]
+            request_spec["tolerations"] = [self.toleration()]
         if self.chance(18):
             amounts = {
                 "memory": self.random.choice(("300Mi", "1Gi", "1Gi", "1.5Gi", "3Gi", "16Gi"))
@@ -261,8 +261,8 @@ class Generator:
                 amounts["cores"] = self.random.choice(("1", "1500m", "3", "100m"))
             if self.chance(4):
                 amounts["gpu.example.com/memory"] = "1Gi"
-            wish["capacity"] = {"requests": amounts}
-        return wish
+            request_spec["capacity"] = {"requests": amounts}
+        return request_spec
 
     def toleration(self) -> Json:
         return self.random.choice(
@@ -278,10 +278,11 @@ class Generator:
     def request(self, name: str, classes: list[Json]) -> Json:
         if self.chance(20):
             wishes = [
-                {"name": f"sub-{i}", **self.wish(classes)} for i in range(self.random.randint(1, 3))
+                {"name": f"sub-{i}", **self.request_spec(classes)}
+                for i in range(self.random.randint(1, 3))
             ]
             return {"name": name, "firstAvailable": wishes}
-        exactly = self.wish(classes)
+        exactly = self.request_spec(classes)
         if self.chance(8):
             exactly["adminAccess"] = True
         return {"name": name, "exactly": exactly}

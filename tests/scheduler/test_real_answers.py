@@ -15,7 +15,7 @@ import pytest
 
 from drakit.core.objects import from_builtins
 from drakit.core.pods import Pod
-from drakit.scheduler.placement import NodeAnswer, place
+from drakit.scheduler.placement import NodeResult, place
 from tests.scheduler.wide_problems import (
     claim_objects,
     cluster_objects,
@@ -51,7 +51,7 @@ def test_the_real_scheduler_gave_the_same_devices(part: int, scale: int) -> None
         assert any(_devices(a, names, claims) == claims for a in fitting), f"seed {named}"
 
 
-def _devices(answer: NodeAnswer, names: list[str], theirs: list[Any]) -> list[Any]:
+def _devices(answer: NodeResult, names: list[str], theirs: list[Any]) -> list[Any]:
     """Our devices per claim; claims that had theirs before keep them."""
     new = {
         a.claim.metadata.name: [

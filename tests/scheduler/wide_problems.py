@@ -268,19 +268,21 @@ class WideGenerator(Generator):
             add("fragile", self.random.choice((*FRAGILE, *MORE_FRAGILE)))
         return found
 
-    def wish(self, classes: list[Json]) -> Json:
-        wish = super().wish(classes)
+    def request_spec(self, classes: list[Json]) -> Json:
+        request_spec = super().request_spec(classes)
         if self.gentle:
-            wish["selectors"] = [
-                s for s in wish.get("selectors", ()) if s["cel"]["expression"] not in FRAGILE
+            request_spec["selectors"] = [
+                s
+                for s in request_spec.get("selectors", ())
+                if s["cel"]["expression"] not in FRAGILE
             ][:1]
-            if "count" in wish:
-                wish["count"] = min(wish["count"], 2)
+            if "count" in request_spec:
+                request_spec["count"] = min(request_spec["count"], 2)
             if self.chance(70):
-                wish.pop("capacity", None)
+                request_spec.pop("capacity", None)
             if self.chance(50):
-                wish["deviceClassName"] = "any"
-            return wish
+                request_spec["deviceClassName"] = "any"
+            return request_spec
         expressions = []
         if self.chance(25):
             expressions.append(self.random.choice(MORE_SELECTORS))
@@ -288,25 +290,25 @@ class WideGenerator(Generator):
             expressions.append(self.random.choice((*FRAGILE, *MORE_FRAGILE)))
         if expressions:
             more = [{"cel": {"expression": e}} for e in expressions]
-            wish["selectors"] = [*wish.get("selectors", ()), *more]
+            request_spec["selectors"] = [*request_spec.get("selectors", ()), *more]
         if self.chance(1):
-            wish["deviceClassName"] = "absent"
-        if "count" in wish and self.chance(5):
-            wish["count"] = self.random.choice((4, 8, 12, 20, 32))
+            request_spec["deviceClassName"] = "absent"
+        if "count" in request_spec and self.chance(5):
+            request_spec["count"] = self.random.choice((4, 8, 12, 20, 32))
         if self.chance(8):
             amount = self.random.choice(("0", "1", "1500m", "2", "2750m", "5", "64Ki", "1k"))
-            requests = wish.setdefault("capacity", {}).setdefault("requests", {})
+            requests = request_spec.setdefault("capacity", {}).setdefault("requests", {})
             requests["bandwidth"] = amount
-        if "tolerations" in wish and self.chance(30):
-            wish["tolerations"].append({"key": "ruled", "operator": "Exists"})
-        return wish
+        if "tolerations" in request_spec and self.chance(30):
+            request_spec["tolerations"].append({"key": "ruled", "operator": "Exists"})
+        return request_spec
 
     def request(self, name: str, classes: list[Json]) -> Json:
         found = super().request(name, classes)
         if "firstAvailable" in found and self.chance(25):
             wishes = found["firstAvailable"]
             while len(wishes) < self.random.choice((3, 4, 6)):
-                wishes.append({"name": f"sub-{len(wishes)}", **self.wish(classes)})
+                wishes.append({"name": f"sub-{len(wishes)}", **self.request_spec(classes)})
         return found
 
     def claim(self, name: str, classes: list[Json]) -> Json:
@@ -410,9 +412,9 @@ def private(posed: Json) -> Json:
     for claim in changed["claims"]:
         claim["metadata"].pop("uid", None)
         for request in claim["spec"]["devices"]["requests"]:
-            for wish in (request.get("exactly"), *request.get("firstAvailable", ())):
-                if wish is not None:
-                    wish["deviceClassName"] += f"-{seed}"
+            for request_spec in (request.get("exactly"), *request.get("firstAvailable", ())):
+                if request_spec is not None:
+                    request_spec["deviceClassName"] += f"-{seed}"
     return changed
 
 

@@ -17,20 +17,20 @@ from drakit.core.objects import (
     from_builtins,
 )
 from drakit.core.pods import Node
-from drakit.scheduler.placement import Cluster
+from drakit.scheduler.placement import ClusterSnapshot
 from drakit.scheduler.versions import V1_37, KubernetesVersion
 from tests.scheduler.problems import Json
 
 DRA = "resource.k8s.io/v1"
 
 
-def typed_cluster(items: list[Json], version: KubernetesVersion = V1_37) -> Cluster:
+def typed_cluster(items: list[Json], version: KubernetesVersion = V1_37) -> ClusterSnapshot:
     """API objects as the cluster the scheduler's model works on."""
 
     def of(kind: str, to: type[Any]) -> tuple[Any, ...]:
         return tuple(from_builtins(item, to) for item in items if item["kind"] == kind)
 
-    return Cluster(
+    return ClusterSnapshot(
         nodes=of("Node", Node),
         slices=of("ResourceSlice", ResourceSlice),
         classes=of("DeviceClass", DeviceClass),

@@ -19,13 +19,13 @@ from drakit.wire.kube import (
     NODES,
     SLICES,
     TAINT_RULES,
-    BadRequest,
+    BadRequestError,
     Client,
-    ConnectionFailed,
-    Invalid,
-    NotFound,
+    ConnectionFailedError,
+    InvalidError,
+    NotFoundError,
     Resource,
-    ServerFault,
+    ServerError,
 )
 from tests.wire.kube.scenarios import slice_of
 
@@ -77,7 +77,7 @@ async def test_the_smaller_limit_came_with_a_release(version: str, limit: int) -
         raw["spec"]["devices"] = [{"name": f"d{i}", "taints": taint} for i in range(limit)]
         await client.create(SLICES, raw)
         raw["spec"]["devices"].append({"name": "more"})
-        with pytest.raises(Invalid, match=f"at most {limit}"):
+        with pytest.raises(InvalidError, match=f"at most {limit}"):
             await client.create(SLICES, raw)
 
 
@@ -89,7 +89,7 @@ async def test_pool_selector_came_with_1_37() -> None:
             if known:
                 await client.list(SLICES, Selection(fields="spec.pool.name=x"))
             else:
-                with pytest.raises(BadRequest):
+                with pytest.raises(BadRequestError):
                     await client.list(SLICES, Selection(fields="spec.pool.name=x"))
 
 
@@ -101,7 +101,7 @@ async def test_finalizers_hold_an_object() -> None:
         assert held.deleting
         document = {**held.raw, "metadata": {**held.raw["metadata"], "finalizers": []}}
         await client.update(NODES, document, name="n")
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             await client.get(NODES, "n")
 
 
@@ -134,7 +134,7 @@ async def test_what_is_not_served_is_not_found() -> None:
     old = Resource("resource.k8s.io", "v1beta1", "resourceclaims", "ResourceClaim", CLAIMS.type)
     async with FakeApiServer() as server, Client(server.cluster()) as client:
         for resource in (unknown, old):
-            with pytest.raises(NotFound, match="could not find the requested resource"):
+            with pytest.raises(NotFoundError, match="could not find the requested resource"):
                 await client.list(resource)
 
 
@@ -144,7 +144,7 @@ async def test_taint_rules_came_with_1_37(version: str, served: bool) -> None:
         if served:
             assert (await client.list(TAINT_RULES)).items == ()
         else:
-            with pytest.raises(NotFound, match="does not know this kind"):
+            with pytest.raises(NotFoundError, match="does not know this kind"):
                 await client.list(TAINT_RULES)
 
 
@@ -154,7 +154,7 @@ async def test_faults_happen_as_often_as_planned_and_where() -> None:
         server.plan(Fault(Trouble.ANSWER, status=500), times=2, when=lambda seen: seen.name == "n")
         await client.list(NODES)
         for _ in range(2):
-            with pytest.raises(ServerFault, match="injected"):
+            with pytest.raises(ServerError, match="injected"):
                 await client.get(NODES, "n")
         assert (await client.get(NODES, "n")).name == "n"
 
@@ -162,10 +162,10 @@ async def test_faults_happen_as_often_as_planned_and_where() -> None:
 async def test_a_cut_after_has_been_carried_out_and_one_before_has_not() -> None:
     async with FakeApiServer() as server, Client(server.cluster()) as client:
         server.plan(Fault(Trouble.CUT_BEFORE))
-        with pytest.raises(ConnectionFailed):
+        with pytest.raises(ConnectionFailedError):
             await client.create(NODES, {"metadata": {"name": "a"}})
         server.plan(Fault(Trouble.CUT_AFTER))
-        with pytest.raises(ConnectionFailed):
+        with pytest.raises(ConnectionFailedError):
             await client.create(NODES, {"metadata": {"name": "b"}})
         assert [n["metadata"]["name"] for n in server.objects("nodes")] == ["b"]
 
@@ -206,7 +206,7 @@ async def test_json_patches_that_do_not_fit(patch: list[dict[str, Any]]) -> None
 
     async with FakeApiServer() as server, Client(server.cluster()) as client:
         server.add("nodes", {"metadata": {"name": "n"}})
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidError):
             await client.patch(NODES, "n", patch, kind=Patch.JSON)
 
 

@@ -27,9 +27,17 @@ from drakit.wire.nri.handler import Handler
 from drakit.wire.nri.mux import PLUGIN_SERVICE, RUNTIME_SERVICE
 from drakit.wire.nri.options import PluginOptions
 from drakit.wire.nri.plugin import NriPlugin
-from drakit.wire.nri.session import Request, Session, StatusError
-from drakit.wire.nri.trunk import Trunk
-from drakit.wire.nri.values import Adjustment, Container, Pod, Resources, State, Update, update_to
+from drakit.wire.nri.session import RpcRequest, Session, StatusError
+from drakit.wire.nri.transport import Transport
+from drakit.wire.nri.values import (
+    Adjustment,
+    ContainerUpdate,
+    NriContainer,
+    PodSandbox,
+    Resources,
+    State,
+    update_to,
+)
 from drakit.wire.nri.versions import Event, NriVersion, infer_version
 
 
@@ -41,21 +49,21 @@ def path(tmp_path: Path) -> str:
 class Pinning(Handler):
     def __init__(self, adjustment: Adjustment) -> None:
         self.adjustment = adjustment
-        self.created: list[Container] = []
+        self.created: list[NriContainer] = []
         self.ended: list[str] = []
 
-    async def create(self, pod: Pod, container: Container) -> Adjustment:
+    async def create(self, pod: PodSandbox, container: NriContainer) -> Adjustment:
         self.created.append(container)
         return self.adjustment
 
-    async def stop(self, pod: Pod, container: Container) -> Sequence[Update]:
+    async def stop(self, pod: PodSandbox, container: NriContainer) -> Sequence[ContainerUpdate]:
         self.ended.append("stop")
         return ()
 
-    async def removed(self, pod: Pod, container: Container) -> None:
+    async def removed(self, pod: PodSandbox, container: NriContainer) -> None:
         self.ended.append("removed")
 
-    async def pod_removed(self, pod: Pod) -> None:
+    async def pod_removed(self, pod: PodSandbox) -> None:
         self.ended.append("pod removed")
 
 
@@ -83,23 +91,23 @@ class RawPlugin:
     def __init__(self, answers: dict[str, bytes]) -> None:
         self.answers = answers
         self.asked: list[str] = []
-        self.trunk: Trunk
+        self.transport: Transport
 
-    async def answer(self, request: Request) -> bytes:
+    async def answer(self, request: RpcRequest) -> bytes:
         self.asked.append(request.method)
         if request.method not in self.answers:
             await asyncio.get_running_loop().create_future()
         return self.answers[request.method]
 
-    async def connect(self, path: str) -> Trunk:
+    async def connect(self, path: str) -> Transport:
         session = Session(serve=PLUGIN_SERVICE, call=RUNTIME_SERVICE)
-        self.trunk = Trunk(session, answer=self.answer, patience=lambda request: 60)
-        await asyncio.get_running_loop().create_unix_connection(lambda: self.trunk, path)
-        return self.trunk
+        self.transport = Transport(session, answer=self.answer, patience=lambda request: 60)
+        await asyncio.get_running_loop().create_unix_connection(lambda: self.transport, path)
+        return self.transport
 
     async def register(self, name: str = "raw", index: str = "50") -> None:
         request = nri_pb2.RegisterPluginRequest(plugin_name=name, plugin_idx=index)
-        await self.trunk.call(
+        await self.transport.call(
             RUNTIME_SERVICE_NAME, "RegisterPlugin", request.SerializeToString(), 30
         )
 
@@ -115,9 +123,9 @@ def mask(events: int) -> bytes:
 async def test_unknown_event_bits_reject_the_registration(path: str, release: Release) -> None:
     async with FakeRuntime(path, release=release) as runtime:
         raw = RawPlugin({"Configure": mask(0x4000)})
-        trunk = await raw.connect(path)
+        transport = await raw.connect(path)
         await raw.register()
-        await trunk.closed
+        await transport.closed
         assert "invalid plugin events" in runtime.drops[0]
         assert runtime.plugins == []
 
@@ -125,21 +133,21 @@ async def test_unknown_event_bits_reject_the_registration(path: str, release: Re
 async def test_newer_bits_reject_the_registration_with_an_old_runtime(path: str) -> None:
     async with FakeRuntime(path, release=CONTAINERD_1_7) as runtime:
         raw = RawPlugin({"Configure": mask(0x2000)})
-        trunk = await raw.connect(path)
+        transport = await raw.connect(path)
         await raw.register()
-        await trunk.closed
+        await transport.closed
         assert "invalid plugin events 0x2000" in runtime.drops[0]
 
 
 async def test_a_mask_of_zero_means_everything(path: str) -> None:
     async with FakeRuntime(path) as runtime:
         raw = RawPlugin({"Configure": b"", "Synchronize": b"", "RunPodSandbox": b""})
-        trunk = await raw.connect(path)
+        transport = await raw.connect(path)
         await raw.register()
         await runtime.plugin_ready()
         await runtime.run_pod("web")
         assert raw.asked[-1] == "RunPodSandbox"
-        await trunk.close("done")
+        await transport.close("done")
 
 
 @pytest.mark.parametrize(
@@ -158,21 +166,21 @@ async def test_names_are_checked_and_a_rejected_plugin_must_close(
 ) -> None:
     async with FakeRuntime(path, release=release, registration_timeout=30) as runtime:
         raw = RawPlugin({"Configure": mask(0x8), "Synchronize": b""})
-        trunk = await raw.connect(path)
+        transport = await raw.connect(path)
         if accepted:
             await raw.register(name, index)
             assert await runtime.plugin_ready() == f"{index}-{name}"
         else:
             with pytest.raises(StatusError, match="invalid plugin"):
                 await raw.register(name, index)
-            assert not trunk.closed.done()
-        await trunk.close("done")
+            assert not transport.closed.done()
+        await transport.close("done")
 
 
 async def test_a_plugin_that_does_not_register_is_closed(path: str) -> None:
     async with FakeRuntime(path, registration_timeout=0.05) as runtime:
-        trunk = await RawPlugin({}).connect(path)
-        await trunk.closed
+        transport = await RawPlugin({}).connect(path)
+        await transport.closed
         assert "registration timed out" in runtime.drops[0]
 
 
@@ -181,9 +189,9 @@ async def test_split_synchronization_must_be_understood(path: str) -> None:
         for n in range(20):
             await runtime.run_pod(f"pod{n}")
         raw = RawPlugin({"Configure": mask(0x8), "Synchronize": b""})
-        trunk = await raw.connect(path)
+        transport = await raw.connect(path)
         await raw.register()
-        await trunk.closed
+        await transport.closed
         assert "does not handle split sync requests" in runtime.drops[0]
 
 
@@ -195,17 +203,17 @@ async def test_after_a_failed_synchronization_old_runtimes_leave_the_plugin_deaf
 ) -> None:
     async with FakeRuntime(path, release=release, request_timeout=2.0) as runtime:
         raw = RawPlugin({"Configure": mask(0x8)})
-        trunk = await raw.connect(path)
+        transport = await raw.connect(path)
         await raw.register()
         while not runtime.drops:
             await asyncio.sleep(0.001)
         if closed:
-            await trunk.closed
-        assert trunk.closed.done() is closed
+            await transport.closed
+        assert transport.closed.done() is closed
         pod = await runtime.run_pod("web")
         await runtime.create(pod.id, "app")
         assert "CreateContainer" not in raw.asked
-        await trunk.close("done")
+        await transport.close("done")
 
 
 # -- fail open, fail closed -----------------------------------------------------------------------
@@ -214,7 +222,7 @@ async def test_after_a_failed_synchronization_old_runtimes_leave_the_plugin_deaf
 async def test_a_late_plugin_is_dropped_and_the_container_created_without_it(path: str) -> None:
     async with FakeRuntime(path, request_timeout=2.0) as runtime:
         raw = RawPlugin({"Configure": mask(0x8), "Synchronize": b""})
-        trunk = await raw.connect(path)
+        transport = await raw.connect(path)
         await raw.register()
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
@@ -223,7 +231,7 @@ async def test_a_late_plugin_is_dropped_and_the_container_created_without_it(pat
         assert container.state is State.RUNNING
         assert runtime.plugins == []
         assert "CreateContainer" in runtime.drops[0]
-        await trunk.closed
+        await transport.closed
 
 
 async def test_a_failed_creation_is_undone(path: str) -> None:
@@ -265,7 +273,7 @@ async def test_cpus_that_are_not_there_fail_the_start_and_are_logged_in_updates(
             with pytest.raises(RuntimeFailure, match="9 is not online"):
                 await runtime.start(container.id)
             other = await runtime.create_unnoticed(pod.id, "other")
-            update = Update(container_id=other.id, resources=Resources(cpus="nonsense"))
+            update = ContainerUpdate(container_id=other.id, resources=Resources(cpus="nonsense"))
             handler.adjustment = Adjustment(updates=(update,))
             await runtime.create(pod.id, "third")
             assert runtime.failed_updates[0][0] == other.id
@@ -305,14 +313,14 @@ async def test_cdi_devices_become_environment_before_plugins_are_asked(
 
 
 def update_request(container: str, cpus: str) -> bytes:
-    update = update_to(Update(container_id=container, resources=Resources(cpus=cpus)))
+    update = update_to(ContainerUpdate(container_id=container, resources=Resources(cpus=cpus)))
     return nri_pb2.UpdateContainersRequest(update=[update]).SerializeToString()
 
 
 async def test_an_unsolicited_update_that_meets_an_event_wedges_old_runtimes(path: str) -> None:
     async with FakeRuntime(path, release=CONTAINERD_2_3, request_timeout=30) as runtime:
         raw = RawPlugin({"Configure": mask(0x8), "Synchronize": b""})
-        trunk = await raw.connect(path)
+        transport = await raw.connect(path)
         await raw.register()
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
@@ -320,11 +328,11 @@ async def test_an_unsolicited_update_that_meets_an_event_wedges_old_runtimes(pat
         while "CreateContainer" not in raw.asked:
             await asyncio.sleep(0.001)
         pushing = asyncio.create_task(
-            trunk.call(RUNTIME_SERVICE_NAME, "UpdateContainers", update_request("x", "1"), 60)
+            transport.call(RUNTIME_SERVICE_NAME, "UpdateContainers", update_request("x", "1"), 60)
         )
         while not runtime.wedged:
             await asyncio.sleep(0.001)
-        await trunk.close("done")
+        await transport.close("done")
         with pytest.raises(ConnectionError):
             await pushing
         with contextlib.suppress(RuntimeFailure):
@@ -336,24 +344,24 @@ async def test_an_unsolicited_update_that_meets_an_event_wedges_old_runtimes(pat
 async def test_newer_runtimes_let_it_wait(path: str) -> None:
     async with FakeRuntime(path, release=CONTAINERD_2_4) as runtime:
         raw = RawPlugin({"Configure": mask(0x8), "Synchronize": b"", "CreateContainer": b""})
-        trunk = await raw.connect(path)
+        transport = await raw.connect(path)
         await raw.register()
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
         container = await runtime.run(pod.id, "app")
         request = update_request(container.id, "4")
-        await trunk.call(RUNTIME_SERVICE_NAME, "UpdateContainers", request, 30)
+        await transport.call(RUNTIME_SERVICE_NAME, "UpdateContainers", request, 30)
         assert container.cpus == "4"
         unknown = update_request("unknown", "4")
-        await trunk.call(RUNTIME_SERVICE_NAME, "UpdateContainers", unknown, 30)
+        await transport.call(RUNTIME_SERVICE_NAME, "UpdateContainers", unknown, 30)
         with pytest.raises(StatusError, match="some containers failed"):
             wrong = update_request(container.id, "99999")
-            await trunk.call(RUNTIME_SERVICE_NAME, "UpdateContainers", wrong, 30)
+            await transport.call(RUNTIME_SERVICE_NAME, "UpdateContainers", wrong, 30)
         with pytest.raises(StatusError, match="method Nonsense"):
-            await trunk.call(RUNTIME_SERVICE_NAME, "Nonsense", b"", 30)
+            await transport.call(RUNTIME_SERVICE_NAME, "Nonsense", b"", 30)
         with pytest.raises(StatusError, match="service Nonsense"):
-            await trunk.call("Nonsense", "RegisterPlugin", b"", 30)
-        await trunk.close("done")
+            await transport.call("Nonsense", "RegisterPlugin", b"", 30)
+        await transport.close("done")
 
 
 # -- its life and its mirror ----------------------------------------------------------------------
@@ -393,7 +401,7 @@ async def test_an_unnoticed_container_is_first_seen_at_its_start(path: str) -> N
     class Watching(Handler):
         seen: list[str] = []
 
-        async def starting(self, pod: Pod, container: Container) -> None:
+        async def starting(self, pod: PodSandbox, container: NriContainer) -> None:
             self.seen.append(container.name)
 
     handler = Watching()
@@ -415,7 +423,7 @@ def test_releases_are_what_their_versions_say() -> None:
 
 
 def merger() -> Merger:
-    return Merger(Container(id="new", env=("A=1", "B=2")))
+    return Merger(NriContainer(id="new", env=("A=1", "B=2")))
 
 
 def test_one_writer_per_field() -> None:
@@ -450,17 +458,19 @@ def test_the_same_plugin_twice_is_two_writers(wanted: Adjustment) -> None:
 
 def test_updates_conflict_too_unless_their_failure_may_be_ignored() -> None:
     merging = merger()
-    update = Update(container_id="x", resources=Resources(cpus="1"))
+    update = ContainerUpdate(container_id="x", resources=Resources(cpus="1"))
     merging.update("a", [update])
     with pytest.raises(PluginConflictError, match="cpus of container x"):
         merging.update("b", [update])
-    optional = Update(container_id="x", resources=Resources(cpus="2"), ignore_failure=True)
-    merging.update("b", [optional, Update(container_id="x", resources=Resources(mems="0"))])
+    optional = ContainerUpdate(container_id="x", resources=Resources(cpus="2"), ignore_failure=True)
+    merging.update(
+        "b", [optional, ContainerUpdate(container_id="x", resources=Resources(mems="0"))]
+    )
     assert merging.updates["x"] == Resources(cpus="1", mems="0")
 
 
 def test_an_update_for_the_container_being_created_is_an_error() -> None:
-    own = Update(container_id="new", resources=Resources(cpus="1"))
+    own = ContainerUpdate(container_id="new", resources=Resources(cpus="1"))
     with pytest.raises(PluginConflictError, match="while it is being created"):
         merger().adjust("a", Adjustment(updates=(own,)))
 

@@ -27,7 +27,7 @@ from drakit.kit.driver import PreparedClaim, PreparedClaims, RejectedError
 from drakit.local.node import as_allocated
 from drakit.machine.discover import discover
 from drakit.machine.model import Machine
-from drakit.scheduler.placement import Cluster, Placement
+from drakit.scheduler.placement import ClusterSnapshot, SchedulingResult
 from drakit.scheduler.requests import claim_name
 
 _SINGLE: Final = re.compile(r"cpudev[0-9]+")
@@ -66,7 +66,7 @@ class Unknown:
 
 
 def chosen_cpus(
-    cluster: Cluster, placement: Placement, root: str | None, reserved: str
+    cluster: ClusterSnapshot, placement: SchedulingResult, root: str | None, reserved: str
 ) -> Chosen | Unknown | None:
     """The CPUs of *placement*; None when it has no device of dra-driver-cpu.
 
@@ -99,7 +99,7 @@ def chosen_cpus(
     return _grouped(cluster, placement, devices, cpu_driver(config, machine))
 
 
-def _devices(cluster: Cluster, node: str) -> dict[str, Device]:
+def _devices(cluster: ClusterSnapshot, node: str) -> dict[str, Device]:
     return {
         device.name: device
         for entry in cluster.slices
@@ -115,7 +115,7 @@ def _machine(root: str) -> Machine:
     return machine
 
 
-def _claims_there(cluster: Cluster, placement: Placement) -> list[ResourceClaim]:
+def _claims_there(cluster: ClusterSnapshot, placement: SchedulingResult) -> list[ResourceClaim]:
     """Claims with CPUs of the node, oldest first."""
     node = placement.node
     new = {claim_name(a.claim) for a in placement.allocations}
@@ -141,7 +141,10 @@ def _age(claim: ResourceClaim) -> tuple[str, str]:
 
 
 def _individual(
-    cluster: Cluster, placement: Placement, devices: dict[str, Device], root: str | None
+    cluster: ClusterSnapshot,
+    placement: SchedulingResult,
+    devices: dict[str, Device],
+    root: str | None,
 ) -> Chosen:
     machine = _machine(root) if root is not None else machine_of(devices.values())
     numbers = {name: cpu_number(device) for name, device in devices.items()}
@@ -180,7 +183,10 @@ def _individual(
 
 
 def _grouped(
-    cluster: Cluster, placement: Placement, devices: dict[str, Device], driver: CpuDriver
+    cluster: ClusterSnapshot,
+    placement: SchedulingResult,
+    devices: dict[str, Device],
+    driver: CpuDriver,
 ) -> Chosen | Unknown:
     wrong = _disagreement(devices, driver)
     if wrong:

@@ -26,7 +26,13 @@ from drakit.draw.terminal import Terminal
 from drakit.local.node import builtin_classes
 from drakit.machine.discover import discover
 from drakit.scheduler.explain import report, with_remedies
-from drakit.scheduler.placement import Cluster, NodeAnswer, Scheduling, ask, prepare
+from drakit.scheduler.placement import (
+    ClusterSnapshot,
+    NodeResult,
+    SchedulingCycle,
+    check_node,
+    prepare,
+)
 from drakit.testing.node import RunningPod, SimulatedNode
 from drakit.testing.synthetic import build
 from drakit.testing.sysfs_writer import write_tree
@@ -166,7 +172,7 @@ class DemoNode:
         found = with_remedies(scheduling, node, report(scheduling, node, answer))
         return [*found.findings, *(f"it would fit: {remedy}" for remedy in found.remedies)]
 
-    def _schedule(self, name: str, cpus: int) -> tuple[Scheduling, NodeAnswer]:
+    def _schedule(self, name: str, cpus: int) -> tuple[SchedulingCycle, NodeResult]:
         api = self._node.api
         held = [from_builtins(d, ResourceClaim) for d in api.objects("resourceclaims")]
         wish = simple_claim(cpus)
@@ -179,14 +185,14 @@ class DemoNode:
             spec=PodSpec(resource_claims=(use,)),
         )
         node = Node(metadata=ObjectMeta(name="demo-node"))
-        cluster = Cluster(
+        cluster = ClusterSnapshot(
             nodes=(node,),
             slices=tuple(from_builtins(d, ResourceSlice) for d in api.objects("resourceslices")),
             classes=tuple(builtin_classes(DRIVER).values()),
             claims=(*held, claim),
         )
         scheduling = prepare(cluster, pod)
-        return scheduling, ask(scheduling, node)
+        return scheduling, check_node(scheduling, node)
 
     # -- asking ----------------------------------------------------------------------------------
 

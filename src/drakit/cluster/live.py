@@ -18,12 +18,12 @@ from drakit.wire.kube import (
     TAINT_RULES,
     Cluster,
     ConfigError,
-    ConnectionFailed,
+    ConnectionFailedError,
     CredentialError,
-    Forbidden,
+    ForbiddenError,
     KubeError,
-    NotFound,
-    Unauthorized,
+    NotFoundError,
+    UnauthorizedError,
     find_cluster,
     read_all,
 )
@@ -58,7 +58,7 @@ def read_live(kubeconfig: str | None, context: str | None, namespace: str) -> Ma
 def _of_namespace(
     cluster: Cluster, answers: Mapping[str, Found], namespace: str
 ) -> Mapping[str, Found]:
-    rejected = [r for r in _PER_NAMESPACE if isinstance(answers[r.plural].error, Forbidden)]
+    rejected = [r for r in _PER_NAMESPACE if isinstance(answers[r.plural].error, ForbiddenError)]
     if not rejected:
         return {}
     _note(
@@ -71,21 +71,21 @@ def _of_namespace(
 def _complain(plural: str, error: KubeError) -> None:
     """Say what it means that a kind could not be read; returns where one can do without."""
     if plural == TAINT_RULES.plural:
-        if not isinstance(error, NotFound):  # not served before 1.37
+        if not isinstance(error, NotFoundError):  # not served before 1.37
             _note(f"{plural} cannot be read ({error}); devices they taint are taken for healthy")
         return
     way_out = "check your permissions"
-    if isinstance(error, ConnectionFailed):
+    if isinstance(error, ConnectionFailedError):
         way_out = "check that the server of the kubeconfig can be reached from here"
-    elif isinstance(error, Unauthorized | CredentialError):
+    elif isinstance(error, UnauthorizedError | CredentialError):
         way_out = "check the credentials of the kubeconfig; they may have expired"
-    elif isinstance(error, Forbidden):
+    elif isinstance(error, ForbiddenError):
         way_out = (
             "ask for the right to list it, or ask somebody who has it for a dump: `kubectl get "
             "nodes,resourceslices,deviceclasses,devicetaintrules,resourceclaims,pods -A -o json`; "
             "then use --from"
         )
-    elif isinstance(error, NotFound):
+    elif isinstance(error, NotFoundError):
         way_out = "this cluster does not serve resource.k8s.io/v1: Kubernetes 1.34 or later does"
     raise Problem(f"cannot list {plural}: {error}", way_out)
 

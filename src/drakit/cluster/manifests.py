@@ -22,7 +22,7 @@ from drakit.core.objects import (
 )
 from drakit.core.pods import Node, Pod
 from drakit.core.quantity import QuantityError
-from drakit.scheduler.placement import Cluster
+from drakit.scheduler.placement import ClusterSnapshot
 from drakit.scheduler.versions import KubernetesVersion
 
 _KINDS: Final[dict[str, type[Any]]] = {
@@ -91,7 +91,7 @@ class Manifests:
         """The typed objects of a kind."""
         return tuple(m.value for m in self.found if m.kind == kind)
 
-    def cluster(self, version: KubernetesVersion, *more: Manifests) -> Cluster:
+    def cluster(self, version: KubernetesVersion, *more: Manifests) -> ClusterSnapshot:
         """A cluster of these and *more* objects; a later object replaces one of the same name."""
 
         def unique(kind: str) -> tuple[Any, ...]:
@@ -99,7 +99,7 @@ class Manifests:
             named = {(v.metadata.namespace, v.metadata.name): v for v in every}
             return tuple(named.values())
 
-        return Cluster(
+        return ClusterSnapshot(
             nodes=unique("Node"),
             slices=unique("ResourceSlice"),
             classes=unique("DeviceClass"),

@@ -9,7 +9,7 @@ from drakit.cli.errors import Problem
 from drakit.cluster import manifests
 from drakit.core.objects import ObjectMeta
 from drakit.core.pods import Container, Pod, PodResourceClaim, PodSpec
-from drakit.scheduler.placement import Cluster
+from drakit.scheduler.placement import ClusterSnapshot
 from drakit.scheduler.versions import V1_37, VERSIONS
 
 
@@ -28,7 +28,7 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def read_cluster(options: argparse.Namespace, *more: manifests.Manifests) -> Cluster:
+def read_cluster(options: argparse.Namespace, *more: manifests.Manifests) -> ClusterSnapshot:
     """The cluster the options mean, with the objects of *more* files added."""
     version = VERSIONS[options.kubernetes_version]
     if options.kubeconfig or options.context:

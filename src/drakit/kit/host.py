@@ -106,7 +106,7 @@ class Host:
             metadata=MetadataFiles(self._plugin_dir, name),
             changed=self._checkpoint_changed,
             provide=self.reconciler_runner.provide if self.reconciler_runner is not None else None,
-            in_line=self.runtime.vacate,
+            in_line=self.runtime.evict_others,
             user_of=self.runtime.user_of,
             not_ready=lambda: self.runtime.problem,
             patience=_RUNTIME_SECONDS,

@@ -46,7 +46,13 @@ from drakit.local import tether
 from drakit.scheduler.allocator.search import ClaimAllocation
 from drakit.scheduler.errors import FatalError
 from drakit.scheduler.explain import NodeReport, report, with_remedies
-from drakit.scheduler.placement import Cluster, NodeAnswer, Scheduling, ask, prepare
+from drakit.scheduler.placement import (
+    ClusterSnapshot,
+    NodeResult,
+    SchedulingCycle,
+    check_node,
+    prepare,
+)
 
 _TEMPORARY: Final = "/tmp"  # noqa: S108 - what is made there is checked
 NODE_NAME: Final = "localhost"
@@ -56,7 +62,7 @@ class DoesNotFit(Exception):  # noqa: N818 - an answer, not a malfunction
     """The claims do not fit now; carries what is needed to explain why."""
 
     def __init__(
-        self, scheduling: Scheduling, answer: NodeAnswer, prepared_claims: PreparedClaims
+        self, scheduling: SchedulingCycle, answer: NodeResult, prepared_claims: PreparedClaims
     ) -> None:
         super().__init__(answer.reason)
         self.scheduling = scheduling
@@ -167,7 +173,7 @@ class LocalNode:
 
     def schedule(
         self, claims: Sequence[ResourceClaim], prepared_claims: PreparedClaims
-    ) -> tuple[Scheduling, NodeAnswer]:
+    ) -> tuple[SchedulingCycle, NodeResult]:
         """What kube-scheduler would answer a pod with *claims*; raises ``FatalError`` where it would."""
         uses = tuple(
             PodResourceClaim(name=c.metadata.name, resource_claim_name=c.metadata.name)
@@ -178,7 +184,7 @@ class LocalNode:
             spec=PodSpec(resource_claims=uses),
         )
         node = Node(metadata=ObjectMeta(name=NODE_NAME))
-        cluster = Cluster(
+        cluster = ClusterSnapshot(
             nodes=(node,),
             slices=tuple(self.slices()),
             classes=tuple(self.classes.values()),
@@ -187,7 +193,7 @@ class LocalNode:
         scheduling = prepare(cluster, pod)
         if scheduling.blocked:
             raise FatalError(scheduling.blocked)
-        answer = ask(scheduling, node)
+        answer = check_node(scheduling, node)
         if answer.fatal:
             raise FatalError(answer.reason)
         return scheduling, answer
@@ -326,7 +332,7 @@ def as_allocated(
             source="FromClass", requests=(str(pick.request),), opaque=entry.opaque
         )
         for pick in allocation.picks
-        for entry in classes[pick.variant.wish.device_class_name].spec.config
+        for entry in classes[pick.variant.spec.device_class_name].spec.config
     ] + [
         AllocatedConfiguration(source="FromClaim", requests=entry.requests, opaque=entry.opaque)
         for entry in claim.spec.devices.config

@@ -7,7 +7,7 @@ class FatalError(Exception):
     """kube-scheduler gives up on the pod with this text, whatever other nodes have to offer."""
 
 
-class SearchGaveUpError(Exception):
+class SearchLimitError(Exception):
     """drakit could not decide within its own limit; *steps* kube-scheduler would take at least."""
 
     def __init__(self, steps: int) -> None:

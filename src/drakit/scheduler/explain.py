@@ -26,25 +26,25 @@ from drakit.core.objects import (
 )
 from drakit.core.pods import Node
 from drakit.core.quantity import Quantity
-from drakit.scheduler.allocator.capacity import Shortage, remaining_shortage
+from drakit.scheduler.allocator.capacity import CapacityShortage, remaining_shortage
 from drakit.scheduler.allocator.constraints import lookup_attribute, shown_values, values_of
-from drakit.scheduler.allocator.search import Found, Impossible, allocate
+from drakit.scheduler.allocator.search import AllocationFound, AllocationImpossible, allocate
 from drakit.scheduler.cel.checker.fields import Field, fields_named
 from drakit.scheduler.cel.errors import CelCompileError
 from drakit.scheduler.cel.selector import compile_selector, split_name
-from drakit.scheduler.errors import FatalError, SearchGaveUpError
+from drakit.scheduler.errors import FatalError, SearchLimitError
 from drakit.scheduler.placement import (
-    ELSEWHERE,
-    NodeAnswer,
-    Scheduling,
-    claims_elsewhere,
+    NOT_AVAILABLE_ON_NODE,
+    NodeResult,
+    SchedulingCycle,
+    claims_allocated_elsewhere,
     examine,
 )
 from drakit.scheduler.requests import (
-    Broken,
     Candidate,
+    EvaluationFailure,
     InUse,
-    NodeProblem,
+    NodeDevices,
     NotSelected,
     Suitable,
     Tainted,
@@ -54,9 +54,9 @@ from drakit.scheduler.requests import (
     plan_claims,
 )
 
-_MOST_REMEDIES: Final = 3
-_MOST_HOLDERS: Final = 8
-_MOST_FEWER: Final = 5
+_MAX_REMEDIES: Final = 3
+_MAX_HOLDERS: Final = 8
+_MAX_FEWER: Final = 5
 """How much less a request is tried with."""
 _KIND_WORDS: Final = {
     "selector": "not selected",
@@ -104,7 +104,7 @@ class RequestReport:
 class NodeReport:
     """What one node has to say, in full."""
 
-    answer: NodeAnswer
+    answer: NodeResult
     considered: bool
     """Whether devices were looked at; other rules may have excluded the node before."""
     requests: tuple[RequestReport, ...] = ()
@@ -115,23 +115,23 @@ class NodeReport:
     """Single changes of which each makes the pod fit here."""
 
 
-def report(scheduling: Scheduling, node: Node, answer: NodeAnswer | None = None) -> NodeReport:
+def report(scheduling: SchedulingCycle, node: Node, answer: NodeResult | None = None) -> NodeReport:
     """Explain one node; *answer* is what it said, where the caller has asked it before."""
-    asked, problem = examine(scheduling, node)
+    asked, node_devices = examine(scheduling, node)
     answer = answer or asked
-    if problem is None:
+    if node_devices is None:
         return NodeReport(answer, considered=False)
-    requests = tuple(_requests(scheduling, problem))
+    requests = tuple(_requests(scheduling, node_devices))
     broken = tuple(
         f"pool {pool.id} is "
         f"{'incomplete: ' + pool.incomplete if pool.incomplete else 'invalid: ' + pool.invalid}"
-        for pool in problem.broken_pools()
+        for pool in node_devices.broken_pools()
     )
-    findings = () if answer.fits else tuple(_findings(scheduling, problem, requests, answer))
+    findings = () if answer.fits else tuple(_findings(scheduling, node_devices, requests, answer))
     return NodeReport(answer, True, requests, broken, findings)
 
 
-def with_remedies(scheduling: Scheduling, node: Node, found: NodeReport) -> NodeReport:
+def with_remedies(scheduling: SchedulingCycle, node: Node, found: NodeReport) -> NodeReport:
     """The report with changes that were tried and help; this runs the search several times."""
     remedies = tuple(_remedies(scheduling, node, found))
     return NodeReport(
@@ -142,66 +142,66 @@ def with_remedies(scheduling: Scheduling, node: Node, found: NodeReport) -> Node
 # -- requests and devices ---------------------------------------------------------------------------------
 
 
-def _requests(scheduling: Scheduling, problem: NodeProblem) -> Iterator[RequestReport]:
+def _requests(scheduling: SchedulingCycle, node_devices: NodeDevices) -> Iterator[RequestReport]:
     for plan in scheduling.plans:
         for request in plan.requests:
             for variant in request.variants:
-                yield _request(problem, variant, claim_name(plan.claim))
+                yield _request(node_devices, variant, claim_name(plan.claim))
 
 
-def _request(problem: NodeProblem, variant: Variant, claim: str) -> RequestReport:
+def _request(node_devices: NodeDevices, variant: Variant, claim: str) -> RequestReport:
     suitable: list[str] = []
     rejected: dict[tuple[str, str], list[str]] = {}
-    for at, candidate in enumerate(problem.candidates):
-        reason = rejection(problem, variant, at)
+    for at, candidate in enumerate(node_devices.candidates):
+        reason = rejection(node_devices, variant, at)
         name = f"{candidate.id.pool}/{candidate.id.device}"
         if reason is None:
             suitable.append(name)
         else:
             rejected.setdefault(reason, []).append(name)
     groups = tuple(Rejection(kind, text, tuple(names)) for (kind, text), names in rejected.items())
-    wanted = None if variant.wants_all else variant.wish.count
+    wanted = None if variant.wants_all else variant.spec.count
     amounts = variant.capacity.requests if variant.capacity else {}
     words = " and ".join(f"{amount} {key}" for key, amount in amounts.items())
     return RequestReport(claim, str(variant.name), wanted, tuple(suitable), groups, words)
 
 
-def rejection(problem: NodeProblem, variant: Variant, at: int) -> tuple[str, str] | None:
+def rejection(node_devices: NodeDevices, variant: Variant, at: int) -> tuple[str, str] | None:
     """Why a device is not for a request: a kind and a text; None if it is."""
-    candidate = problem.candidates[at]
-    verdict = problem.verdict(variant, at)
+    candidate = node_devices.candidates[at]
+    verdict = node_devices.verdict(variant, at)
     if isinstance(verdict, NotSelected):
-        return "selector", _selector_text(problem, variant, candidate, verdict)
+        return "selector", _selector_text(node_devices, variant, candidate, verdict)
     if isinstance(verdict, Unusable):
         return "node", verdict.reason
-    holder = problem.in_use.exclusive.get(candidate.id)
+    holder = node_devices.in_use.exclusive.get(candidate.id)
     if holder is not None and not variant.admin:
         return "in-use", f"in use by {holder_name(holder)}"
-    if isinstance(verdict, Broken):
+    if isinstance(verdict, EvaluationFailure):
         return "error", verdict.summary or str(verdict.error)
-    if isinstance(verdict, Shortage):
+    if isinstance(verdict, CapacityShortage):
         return "capacity", verdict.reason
     if isinstance(verdict, Tainted):
         taint = verdict.taint
         value = f"={taint.value}" if taint.value else ""
         return "taint", f"tainted {taint.key}{value}:{taint.effect}, which is not tolerated"
-    return _current_shortage(problem, candidate, verdict)
+    return _current_shortage(node_devices, candidate, verdict)
 
 
 def _current_shortage(
-    problem: NodeProblem, candidate: Candidate, verdict: Suitable
+    node_devices: NodeDevices, candidate: Candidate, verdict: Suitable
 ) -> tuple[str, str] | None:
     if candidate.shareable:
-        used = problem.in_use.capacity.get(candidate.id, {})
+        used = node_devices.in_use.capacity.get(candidate.id, {})
         short = remaining_shortage(verdict.taken, candidate.device.capacity, used)
         if short is not None:
-            holders = problem.in_use.shared.get(candidate.id, [])
+            holders = node_devices.in_use.shared.get(candidate.id, [])
             names = ", ".join(holder_name(h) for h in holders[:3])
             more = f" and {len(holders) - 3} more" if len(holders) > 3 else ""
             taken = f"; taken by {names}{more}" if names else ""
             return "capacity", short.reason + taken
-    if candidate.device.consumes_counters and not problem.in_use.holds(candidate.id):
-        left = problem.available_counters(candidate.pool)
+    if candidate.device.consumes_counters and not node_devices.in_use.holds(candidate.id):
+        left = node_devices.available_counters(candidate.pool)
         for consumed in candidate.device.consumes_counters:
             for name, counter in consumed.counters.items():
                 have = max(left.get((consumed.counter_set, name), 0), 0)
@@ -222,13 +222,13 @@ def holder_name(claim: ResourceClaim) -> str:
 
 
 def _selector_text(
-    problem: NodeProblem, variant: Variant, candidate: Candidate, verdict: NotSelected
+    node_devices: NodeDevices, variant: Variant, candidate: Candidate, verdict: NotSelected
 ) -> str:
     owner = f"class {variant.device_class.metadata.name}" if verdict.of_class else "the request"
-    matcher = problem.index.matcher(verdict.expression)
+    matcher = node_devices.index.matcher(verdict.expression)
     values = matcher.key(candidate.id.driver, candidate.device, candidate.shareable)
     key = (owner, verdict.index, verdict.expression, values)
-    text = problem.index.texts.get(key) if values is not None else None
+    text = node_devices.index.texts.get(key) if values is not None else None
     if text is None:
         text = f"selector {verdict.index + 1} of {owner} is false: {verdict.expression}"
         if verdict.of_class:
@@ -236,7 +236,7 @@ def _selector_text(
         seen = ", ".join(values_seen(verdict.expression, candidate))
         text = f"{text} – it has {seen}" if seen else text
         if values is not None:
-            problem.index.texts[key] = text
+            node_devices.index.texts[key] = text
     return text
 
 
@@ -280,18 +280,18 @@ def _entry(entries: dict[str, Any], driver: str, domain: str, name: str) -> Any:
 
 
 def _findings(
-    scheduling: Scheduling,
-    problem: NodeProblem,
+    scheduling: SchedulingCycle,
+    node_devices: NodeDevices,
     requests: tuple[RequestReport, ...],
-    answer: NodeAnswer,
+    answer: NodeResult,
 ) -> Iterator[str]:
     if answer.fatal:
         broken = next((g for r in requests for g in r.rejections if g.kind == "error"), None)
         said = f"{broken.text} (on {broken.devices[0]})" if broken else answer.reason
         yield f"an error stops the pod on every node: {said}"
         return
-    if answer.reason == ELSEWHERE:
-        yield from elsewhere_texts(scheduling, problem.node)
+    if answer.reason == NOT_AVAILABLE_ON_NODE:
+        yield from allocated_elsewhere_texts(scheduling, node_devices.node)
         return
     alone = False
     for plan in scheduling.plans:
@@ -307,12 +307,12 @@ def _findings(
                 yield _shortfall(r)
     if alone:
         return
-    yield from _together(scheduling, problem)
+    yield from _together(scheduling, node_devices)
 
 
-def elsewhere_texts(scheduling: Scheduling, node: Node) -> Iterator[str]:
+def allocated_elsewhere_texts(scheduling: SchedulingCycle, node: Node) -> Iterator[str]:
     """Which claim of the pod keeps it off the node, because it has devices of another one."""
-    for claim in claims_elsewhere(scheduling, node):
+    for claim in claims_allocated_elsewhere(scheduling, node):
         allocation = claim.status.allocation
         terms = (
             allocation.node_selector.node_selector_terms
@@ -346,20 +346,22 @@ def _shortfall(r: RequestReport) -> str:
     return f"{text}: " + ", ".join(f"{n} {_KIND_WORDS[kind]}" for kind, n in counts.items())
 
 
-def _together(scheduling: Scheduling, problem: NodeProblem) -> Iterator[str]:
+def _together(scheduling: SchedulingCycle, node_devices: NodeDevices) -> Iterator[str]:
     """Each request could be met alone, but not all of them."""
     culprits = []
     for claim_at, claim in enumerate(_pending(scheduling)):
         for index, constraint in enumerate(claim.spec.devices.constraints):
             if _fits(
-                scheduling, problem.node, claims=_without_constraint(scheduling, claim_at, index)
+                scheduling,
+                node_devices.node,
+                claims=_without_constraint(scheduling, claim_at, index),
             ):
                 culprits.append((claim, constraint))
     for claim, constraint in culprits:
         kind = "the same" if constraint.match_attribute else "different"
         attribute = constraint.match_attribute or constraint.distinct_attribute or ""
         over = ", ".join(constraint.requests) or "all requests"
-        groups = _groups(scheduling, problem, attribute)
+        groups = _groups(scheduling, node_devices, attribute)
         yield (
             f"no choice of devices gives {over} of claim {claim_name(claim)} {kind} {attribute}"
             f"{': ' + groups if groups else ''}"
@@ -368,13 +370,13 @@ def _together(scheduling: Scheduling, problem: NodeProblem) -> Iterator[str]:
         yield "each request could be met alone, but together they need more devices than there are"
 
 
-def _groups(scheduling: Scheduling, problem: NodeProblem, attribute: str) -> str:
+def _groups(scheduling: SchedulingCycle, node_devices: NodeDevices, attribute: str) -> str:
     counts: dict[str, dict[str, int]] = {}
     for plan in scheduling.plans:
         for request in plan.requests:
             for variant in request.variants:
-                for at, candidate in enumerate(problem.candidates):
-                    if rejection(problem, variant, at) is not None:
+                for at, candidate in enumerate(node_devices.candidates):
+                    if rejection(node_devices, variant, at) is not None:
                         continue
                     found = lookup_attribute(candidate.device, candidate.id.driver, attribute)
                     key = shown_values(values_of(found)) if found else "no value"
@@ -389,12 +391,12 @@ def _groups(scheduling: Scheduling, problem: NodeProblem, attribute: str) -> str
 # -- remedies ---------------------------------------------------------------------------------------------
 
 
-def _pending(scheduling: Scheduling) -> list[ResourceClaim]:
+def _pending(scheduling: SchedulingCycle) -> list[ResourceClaim]:
     return [plan.claim for plan in scheduling.plans]
 
 
 def _fits(
-    scheduling: Scheduling,
+    scheduling: SchedulingCycle,
     node: Node,
     *,
     claims: list[ResourceClaim] | None = None,
@@ -403,33 +405,33 @@ def _fits(
     classes = {c.metadata.name: c for c in scheduling.cluster.classes}
     try:
         plans = plan_claims(claims if claims is not None else _pending(scheduling), classes)
-        problem = NodeProblem(node, scheduling.index, in_use or scheduling.in_use)
-        outcome: Found | Impossible = allocate(problem, plans)
-    except (FatalError, SearchGaveUpError):
+        node_devices = NodeDevices(node, scheduling.index, in_use or scheduling.in_use)
+        outcome: AllocationFound | AllocationImpossible = allocate(node_devices, plans)
+    except (FatalError, SearchLimitError):
         return False
-    return isinstance(outcome, Found)
+    return isinstance(outcome, AllocationFound)
 
 
 Change = tuple[str, list[ResourceClaim] | None, InUse | None]
 
 
-def _remedies(scheduling: Scheduling, node: Node, found: NodeReport) -> Iterator[str]:
+def _remedies(scheduling: SchedulingCycle, node: Node, found: NodeReport) -> Iterator[str]:
     if found.answer.fits or not found.considered:
         return
     offered = 0
     for make in (_guard, _tolerate, _other_key, _less_capacity, _fewer, _free, _loosen, _unselect):
         for text, claims, in_use in make(scheduling, node, found):
-            if offered >= _MOST_REMEDIES:
+            if offered >= _MAX_REMEDIES:
                 return
             if _fits(scheduling, node, claims=claims, in_use=in_use):
                 offered += 1
                 yield text
 
 
-def _wishes(
-    scheduling: Scheduling,
+def _request_specs(
+    scheduling: SchedulingCycle,
 ) -> Iterator[tuple[int, int, int, ExactRequest | SubRequest, str]]:
-    """Claim, request and alternative positions with the wish and its name."""
+    """Claim, request and alternative positions with the request and its name."""
     for c, claim in enumerate(_pending(scheduling)):
         for r, request in enumerate(claim.spec.devices.requests):
             if request.exactly is not None:
@@ -438,8 +440,10 @@ def _wishes(
                 yield c, r, s, sub, f"{request.name}/{sub.name}"
 
 
-def _changed(scheduling: Scheduling, c: int, r: int, s: int, **fields: Any) -> list[ResourceClaim]:
-    """The claims with one wish changed."""
+def _changed(
+    scheduling: SchedulingCycle, c: int, r: int, s: int, **fields: Any
+) -> list[ResourceClaim]:
+    """The claims with one request changed."""
     claims = _pending(scheduling)
     claim = claims[c]
     requests = list(claim.spec.devices.requests)
@@ -458,7 +462,7 @@ def _changed(scheduling: Scheduling, c: int, r: int, s: int, **fields: Any) -> l
     return claims
 
 
-def _without_constraint(scheduling: Scheduling, c: int, index: int) -> list[ResourceClaim]:
+def _without_constraint(scheduling: SchedulingCycle, c: int, index: int) -> list[ResourceClaim]:
     claims = _pending(scheduling)
     claim = claims[c]
     kept = tuple(k for i, k in enumerate(claim.spec.devices.constraints) if i != index)
@@ -468,7 +472,7 @@ def _without_constraint(scheduling: Scheduling, c: int, index: int) -> list[Reso
     return claims
 
 
-def _variant_named(scheduling: Scheduling, c: int, name: str) -> Variant | None:
+def _variant_named(scheduling: SchedulingCycle, c: int, name: str) -> Variant | None:
     for request in scheduling.plans[c].requests:
         for variant in request.variants:
             if str(variant.name) == name:
@@ -476,19 +480,19 @@ def _variant_named(scheduling: Scheduling, c: int, name: str) -> Variant | None:
     return None
 
 
-def _tolerate(scheduling: Scheduling, node: Node, _: NodeReport) -> Iterator[Change]:
-    problem = NodeProblem(node, scheduling.index, scheduling.in_use)
-    for c, r, s, wish, name in _wishes(scheduling):
+def _tolerate(scheduling: SchedulingCycle, node: Node, _: NodeReport) -> Iterator[Change]:
+    node_devices = NodeDevices(node, scheduling.index, scheduling.in_use)
+    for c, r, s, spec, name in _request_specs(scheduling):
         variant = _variant_named(scheduling, c, name)
         taints = {}
-        for at in range(len(problem.candidates)) if variant else ():
+        for at in range(len(node_devices.candidates)) if variant else ():
             assert variant is not None
-            verdict = problem.verdict(variant, at)
+            verdict = node_devices.verdict(variant, at)
             if isinstance(verdict, Tainted):
                 taints[verdict.taint.key, verdict.taint.effect] = verdict.taint
         for taint in taints.values():
             toleration = Toleration(key=taint.key, operator="Exists", effect=taint.effect)
-            claims = _changed(scheduling, c, r, s, tolerations=(*wish.tolerations, toleration))
+            claims = _changed(scheduling, c, r, s, tolerations=(*spec.tolerations, toleration))
             yield (
                 (
                     f"let request {name} tolerate the taint {taint.key}:{taint.effect} "
@@ -499,7 +503,7 @@ def _tolerate(scheduling: Scheduling, node: Node, _: NodeReport) -> Iterator[Cha
             )
 
 
-def _other_key(scheduling: Scheduling, node: Node, _: NodeReport) -> Iterator[Change]:
+def _other_key(scheduling: SchedulingCycle, node: Node, _: NodeReport) -> Iterator[Change]:
     """Capacity keys must match to the letter; a missing or superfluous domain is a classic."""
     published = {
         key: entry.spec.driver
@@ -507,8 +511,8 @@ def _other_key(scheduling: Scheduling, node: Node, _: NodeReport) -> Iterator[Ch
         for device in entry.spec.devices
         for key in device.capacity
     }
-    for c, r, s, wish, name in _wishes(scheduling):
-        requests = wish.capacity.requests if wish.capacity else {}
+    for c, r, s, spec, name in _request_specs(scheduling):
+        requests = spec.capacity.requests if spec.capacity else {}
         for key in requests:
             short = key.rpartition("/")[2]
             for other in published:
@@ -519,15 +523,15 @@ def _other_key(scheduling: Scheduling, node: Node, _: NodeReport) -> Iterator[Ch
                     yield f"in request {name} write the capacity {key!r} as {other!r}", claims, None
 
 
-def _less_capacity(scheduling: Scheduling, node: Node, _: NodeReport) -> Iterator[Change]:
-    problem = NodeProblem(node, scheduling.index, scheduling.in_use)
-    for c, r, s, wish, name in _wishes(scheduling):
-        requests = wish.capacity.requests if wish.capacity else {}
+def _less_capacity(scheduling: SchedulingCycle, node: Node, _: NodeReport) -> Iterator[Change]:
+    node_devices = NodeDevices(node, scheduling.index, scheduling.in_use)
+    for c, r, s, spec, name in _request_specs(scheduling):
+        requests = spec.capacity.requests if spec.capacity else {}
         for key, wanted in requests.items():
             free = [
                 candidate.device.capacity[key].value.nanos
-                - problem.in_use.capacity.get(candidate.id, {}).get(key, 0)
-                for candidate in problem.candidates
+                - node_devices.in_use.capacity.get(candidate.id, {}).get(key, 0)
+                for candidate in node_devices.candidates
                 if key in candidate.device.capacity
             ]
             most = max(free, default=0)
@@ -538,36 +542,36 @@ def _less_capacity(scheduling: Scheduling, node: Node, _: NodeReport) -> Iterato
                 yield f"ask for at most {amount} {key} in request {name}", claims, None
 
 
-def _fewer(scheduling: Scheduling, node: Node, found: NodeReport) -> Iterator[Change]:
-    for c, r, s, wish, name in _wishes(scheduling):
+def _fewer(scheduling: SchedulingCycle, node: Node, found: NodeReport) -> Iterator[Change]:
+    for c, r, s, spec, name in _request_specs(scheduling):
         claim = claim_name(_pending(scheduling)[c])
         for r_ in found.requests:
             if (r_.claim, r_.request) != (claim, name) or r_.wanted is None:
                 continue
-            most = min(wish.count - 1, len(r_.suitable))
-            for count in range(most, max(most - _MOST_FEWER, 0), -1):
+            most = min(spec.count - 1, len(r_.suitable))
+            for count in range(most, max(most - _MAX_FEWER, 0), -1):
                 claims = _changed(scheduling, c, r, s, count=count)
                 if _fits(scheduling, node, claims=claims):
-                    text = f"ask for {count} instead of {wish.count} devices in request {name}"
+                    text = f"ask for {count} instead of {spec.count} devices in request {name}"
                     yield text, claims, None
                     break
 
 
-def _free(scheduling: Scheduling, node: Node, _: NodeReport) -> Iterator[Change]:
-    problem = NodeProblem(node, scheduling.index, scheduling.in_use)
+def _free(scheduling: SchedulingCycle, node: Node, _: NodeReport) -> Iterator[Change]:
+    node_devices = NodeDevices(node, scheduling.index, scheduling.in_use)
     holders: dict[str, ResourceClaim] = {}
-    for candidate in problem.candidates:
-        claim = problem.in_use.exclusive.get(candidate.id)
-        for holder in (claim, *problem.in_use.shared.get(candidate.id, ())):
+    for candidate in node_devices.candidates:
+        claim = node_devices.in_use.exclusive.get(candidate.id)
+        for holder in (claim, *node_devices.in_use.shared.get(candidate.id, ())):
             if holder is not None:
                 holders[claim_name(holder)] = holder
     everyone = [c for c in scheduling.cluster.claims if c.status.allocation is not None]
-    for name, holder in list(holders.items())[:_MOST_HOLDERS]:
+    for name, holder in list(holders.items())[:_MAX_HOLDERS]:
         rest = InUse.of((c for c in everyone if claim_name(c) != name), scheduling.index.version)
         yield f"free the devices of {holder_name(holder)}", None, rest
 
 
-def _loosen(scheduling: Scheduling, _: Node, __: NodeReport) -> Iterator[Change]:
+def _loosen(scheduling: SchedulingCycle, _: Node, __: NodeReport) -> Iterator[Change]:
     for c, claim in enumerate(_pending(scheduling)):
         for index, constraint in enumerate(claim.spec.devices.constraints):
             attribute = constraint.match_attribute or constraint.distinct_attribute
@@ -578,10 +582,10 @@ def _loosen(scheduling: Scheduling, _: Node, __: NodeReport) -> Iterator[Change]
             )
 
 
-def _unselect(scheduling: Scheduling, _: Node, __: NodeReport) -> Iterator[Change]:
-    for c, r, s, wish, name in _wishes(scheduling):
-        for index, selector in enumerate(wish.selectors):
-            kept = tuple(k for i, k in enumerate(wish.selectors) if i != index)
+def _unselect(scheduling: SchedulingCycle, _: Node, __: NodeReport) -> Iterator[Change]:
+    for c, r, s, spec, name in _request_specs(scheduling):
+        for index, selector in enumerate(spec.selectors):
+            kept = tuple(k for i, k in enumerate(spec.selectors) if i != index)
             expression = selector.cel.expression if selector.cel else ""
             claims = _changed(scheduling, c, r, s, selectors=kept)
             yield (
@@ -591,26 +595,27 @@ def _unselect(scheduling: Scheduling, _: Node, __: NodeReport) -> Iterator[Chang
             )
 
 
-def _guard(scheduling: Scheduling, node: Node, _: NodeReport) -> Iterator[Change]:
+def _guard(scheduling: SchedulingCycle, node: Node, _: NodeReport) -> Iterator[Change]:
     """A selector that fails on devices without the attribute can ask for it first."""
-    problem = NodeProblem(node, scheduling.index, scheduling.in_use)
-    for c, r, s, wish, name in _wishes(scheduling):
+    node_devices = NodeDevices(node, scheduling.index, scheduling.in_use)
+    for c, r, s, spec, name in _request_specs(scheduling):
         variant = _variant_named(scheduling, c, name)
         errors = {
             str(verdict.error)
-            for at in range(len(problem.candidates) if variant else 0)
-            if variant and isinstance(verdict := problem.verdict(variant, at), Broken)
+            for at in range(len(node_devices.candidates) if variant else 0)
+            if variant
+            and isinstance(verdict := node_devices.verdict(variant, at), EvaluationFailure)
         }
-        for index, selector in enumerate(wish.selectors):
+        for index, selector in enumerate(spec.selectors):
             expression = selector.cel.expression if selector.cel else ""
             for part, domain, key in dict.fromkeys(_fields_of(expression)):
                 if not any(f"no such key: {key}" in error for error in errors):
                     continue
                 guarded = f'has(device.{part}["{domain}"].{key}) && ({expression})'
-                changed = list(wish.selectors)
+                changed = list(spec.selectors)
                 changed[index] = DeviceSelector(cel=CelSelector(expression=guarded))
                 claims = _changed(scheduling, c, r, s, selectors=tuple(changed))
                 yield f"write selector {index + 1} of request {name} as {guarded}", claims, None
 
 
-_Maker = Callable[[Scheduling, Node, NodeReport], Iterator[Change]]
+_Maker = Callable[[SchedulingCycle, Node, NodeReport], Iterator[Change]]

@@ -25,18 +25,23 @@ from drakit.scheduler.allocator.constraints import lookup_attribute
 from drakit.scheduler.cel.checker.fields import fields_named, is_driver
 from drakit.scheduler.cel.checker.validators import children
 from drakit.scheduler.cel.errors import CelCompileError, CelError, CelRuntimeError
-from drakit.scheduler.cel.selector import Selector, compile_selector, device_value, rejection
-from drakit.scheduler.cel.syntax.tree import Call, Literal, Node, Select
+from drakit.scheduler.cel.selector import (
+    CompiledSelector,
+    compile_selector,
+    device_value,
+    rejection,
+)
+from drakit.scheduler.cel.syntax.tree import CallExpr, Expr, LiteralExpr, SelectExpr
 from drakit.scheduler.cel.values import DeviceValue
-from drakit.scheduler.requests import MOST_RESULTS
+from drakit.scheduler.requests import MAX_ALLOCATION_RESULTS
 
-_Wish = ExactRequest | SubRequest
+RequestSpec = ExactRequest | SubRequest
 _SEARCH_SLOTS: Final = 8
 """Asking for more identical devices than this makes kube-scheduler's search explode when short."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class LintFinding:
     """One mistake: *where* is a piece of text to be found in the file."""
 
     level: str
@@ -63,14 +68,14 @@ class Published:
 # -- pods ---------------------------------------------------------------------------------------------
 
 
-def lint_pod(pod: Pod) -> Iterator[Finding]:
+def lint_pod(pod: Pod) -> Iterator[LintFinding]:
     """Claims nobody uses, and uses of claims that are not there."""
     containers = (*pod.spec.init_containers, *pod.spec.containers)
     used = {use.name for container in containers for use in container.resources.claims}
     declared = {entry.name for entry in pod.spec.resource_claims}
     for entry in pod.spec.resource_claims:
         if entry.name not in used:
-            yield Finding(
+            yield LintFinding(
                 "warning", "unused-claim",
                 f"claim {entry.name!r} of pod {pod.metadata.name} is used by no container: "
                 "devices are allocated and prepared, but no container sees them",
@@ -78,7 +83,7 @@ def lint_pod(pod: Pod) -> Iterator[Finding]:
                 f"name: {entry.name}",
             )  # fmt: skip
     for name in sorted(used - declared):
-        yield Finding(
+        yield LintFinding(
             "error", "undeclared-claim",
             f"a container of pod {pod.metadata.name} uses claim {name!r}, "
             "which spec.resourceClaims does not have",
@@ -87,13 +92,13 @@ def lint_pod(pod: Pod) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def lint_uses(pod: Pod, entry: str, claim: DeviceClaim) -> Iterator[Finding]:
+def lint_uses(pod: Pod, entry: str, claim: DeviceClaim) -> Iterator[LintFinding]:
     """Requests that containers name but the claim does not have."""
     known = {request.name for request in claim.requests}
     for container in (*pod.spec.init_containers, *pod.spec.containers):
         for use in container.resources.claims:
             if use.name == entry and use.request and use.request not in known:
-                yield Finding(
+                yield LintFinding(
                     "error", "unknown-request",
                     f"container {container.name} uses request {use.request!r} of claim "
                     f"{entry!r}, which has: {', '.join(sorted(known))}",
@@ -105,25 +110,25 @@ def lint_uses(pod: Pod, entry: str, claim: DeviceClaim) -> Iterator[Finding]:
 # -- claims -------------------------------------------------------------------------------------------
 
 
-def lint_claim(claim: DeviceClaim, published: Published) -> Iterator[Finding]:
+def lint_claim(claim: DeviceClaim, published: Published) -> Iterator[LintFinding]:
     """Everything about a claim's own text."""
     least = sum(_fewest(request) for request in claim.requests)
-    if least > MOST_RESULTS:
-        yield Finding(
+    if least > MAX_ALLOCATION_RESULTS:
+        yield LintFinding(
             "error", "too-many-devices",
-            f"the claim asks for at least {least} devices; a claim can have {MOST_RESULTS}",
+            f"the claim asks for at least {least} devices; a claim can have {MAX_ALLOCATION_RESULTS}",
             "split the claim, or ask for an amount of a capacity instead of single devices",
             "count:",
         )  # fmt: skip
     for request in claim.requests:
-        for wish, name in _wishes(request):
-            yield from _lint_wish(wish, name, published)
+        for spec, name in _request_specs(request):
+            yield from _lint_spec(spec, name, published)
         yield from _unreachable(request)
     for constraint in claim.constraints:
         yield from _lint_constraint(constraint, claim, published)
 
 
-def _wishes(request: DeviceRequest) -> Iterator[tuple[_Wish, str]]:
+def _request_specs(request: DeviceRequest) -> Iterator[tuple[RequestSpec, str]]:
     if request.exactly is not None:
         yield request.exactly, request.name
     for sub in request.first_available:
@@ -132,37 +137,40 @@ def _wishes(request: DeviceRequest) -> Iterator[tuple[_Wish, str]]:
 
 def _fewest(request: DeviceRequest) -> int:
     return min(
-        (wish.count if wish.allocation_mode == "ExactCount" else 1 for wish, _ in _wishes(request)),
+        (
+            spec.count if spec.allocation_mode == "ExactCount" else 1
+            for spec, _ in _request_specs(request)
+        ),
         default=0,
     )
 
 
-def _lint_wish(wish: _Wish, name: str, published: Published) -> Iterator[Finding]:
-    yield from lint_selectors(wish.selectors, f"request {name}")
+def _lint_spec(spec: RequestSpec, name: str, published: Published) -> Iterator[LintFinding]:
+    yield from lint_selectors(spec.selectors, f"request {name}")
     classes = {c.metadata.name: c for c in published.classes}
-    found = classes.get(wish.device_class_name)
+    found = classes.get(spec.device_class_name)
     if classes and found is None:
-        yield Finding(
+        yield LintFinding(
             "error", "unknown-class",
-            f"request {name}: there is no DeviceClass {wish.device_class_name!r} "
+            f"request {name}: there is no DeviceClass {spec.device_class_name!r} "
             f"(there are: {', '.join(sorted(classes))})",
             "correct deviceClassName or create the class",
-            wish.device_class_name,
+            spec.device_class_name,
         )  # fmt: skip
-    selectors = (*(found.spec.selectors if found else ()), *wish.selectors)
-    if wish.allocation_mode == "ExactCount" and wish.count > _SEARCH_SLOTS:
-        yield Finding(
+    selectors = (*(found.spec.selectors if found else ()), *spec.selectors)
+    if spec.allocation_mode == "ExactCount" and spec.count > _SEARCH_SLOTS:
+        yield LintFinding(
             "warning", "explosive-count",
-            f"request {name} asks for {wish.count} single devices: where fewer are free, "
-            f"kube-scheduler tries up to 2^{wish.count - 1} combinations and gives up after 10 s",
+            f"request {name} asks for {spec.count} single devices: where fewer are free, "
+            f"kube-scheduler tries up to 2^{spec.count - 1} combinations and gives up after 10 s",
             "ask for an amount of a capacity of a shared device, if the driver offers it",
             "count:",
         )  # fmt: skip
     if published.slices:
-        yield from _against_devices(wish, name, selectors, published)
+        yield from _against_devices(spec, name, selectors, published)
 
 
-def lint_selectors(selectors: tuple[DeviceSelector, ...], owner: str) -> Iterator[Finding]:
+def lint_selectors(selectors: tuple[DeviceSelector, ...], owner: str) -> Iterator[LintFinding]:
     """Expressions the API server rejects, and attribute access that fails at run time."""
     for index, selector in enumerate(selectors):
         if selector.cel is None:
@@ -171,7 +179,7 @@ def lint_selectors(selectors: tuple[DeviceSelector, ...], owner: str) -> Iterato
         where = expression.strip().splitlines()[0] if expression.strip() else ""
         error = rejection(expression)
         if error is not None:
-            yield Finding(
+            yield LintFinding(
                 "error", "refused-expression",
                 f"{owner}, selector {index + 1}: the API server refuses it: {error}",
                 "correct the expression",
@@ -179,7 +187,7 @@ def lint_selectors(selectors: tuple[DeviceSelector, ...], owner: str) -> Iterato
             )  # fmt: skip
             continue
         for field, domain, name in unguarded(expression):
-            yield Finding(
+            yield LintFinding(
                 "warning", "unguarded-access",
                 f'{owner}, selector {index + 1} reads device.{field}["{domain}"].{name} without '
                 "asking whether it is there: one device without it stops the pod on every node",
@@ -202,18 +210,22 @@ def unguarded(expression: str) -> list[tuple[str, str, str]]:
     guarded: set[tuple[str, str, str]] = set()
     drivers: set[str] = set()
     read: list[tuple[str, str, str]] = []
-    pending: list[Node] = [root]
+    pending: list[Expr] = [root]
     while pending:
         node = pending.pop(0)
         pending.extend(children(node))
-        if isinstance(node, Call) and node.function == "_==_":
+        if isinstance(node, CallExpr) and node.function == "_==_":
             drivers |= _compared_driver(node)
-        if isinstance(node, Call) and node.function == "@in" and isinstance(node.args[0], Literal):
-            probe = Call("_[_]", (node.args[1], node.args[0]))
+        if (
+            isinstance(node, CallExpr)
+            and node.function == "@in"
+            and isinstance(node.args[0], LiteralExpr)
+        ):
+            probe = CallExpr("_[_]", (node.args[1], node.args[0]))
             guarded.update(_own_field(probe))
         for found in _own_field(node):
-            if (isinstance(node, Select) and not node.test) or (
-                isinstance(node, Call) and node.function == "_[_]"
+            if (isinstance(node, SelectExpr) and not node.test) or (
+                isinstance(node, CallExpr) and node.function == "_[_]"
             ):
                 read.append(found)
             else:
@@ -221,7 +233,7 @@ def unguarded(expression: str) -> list[tuple[str, str, str]]:
     return [r for r in dict.fromkeys(read) if r not in guarded and r[1] not in drivers]
 
 
-def _own_field(node: Node) -> list[tuple[str, str, str]]:
+def _own_field(node: Expr) -> list[tuple[str, str, str]]:
     """The device field this very node reads, if it reads one."""
     first = next(iter(fields_named(node)), None)
     if first is None or first[0] == "driver":
@@ -230,9 +242,9 @@ def _own_field(node: Node) -> list[tuple[str, str, str]]:
     return [] if first in inner else [first]
 
 
-def _compared_driver(node: Call) -> set[str]:
+def _compared_driver(node: CallExpr) -> set[str]:
     for a, b in (node.args, node.args[::-1]):
-        if is_driver(a) and isinstance(b, Literal) and isinstance(b.value, str):
+        if is_driver(a) and isinstance(b, LiteralExpr) and isinstance(b.value, str):
             return {b.value}
     return set()
 
@@ -241,15 +253,15 @@ def _compared_driver(node: Call) -> set[str]:
 
 
 def _against_devices(
-    wish: _Wish, name: str, selectors: tuple[DeviceSelector, ...], published: Published
-) -> Iterator[Finding]:
+    spec: RequestSpec, name: str, selectors: tuple[DeviceSelector, ...], published: Published
+) -> Iterator[LintFinding]:
     compiled = _compiled(selectors)
     if compiled is None:
         return
     matching = 0
     keys: set[str] = set()
     everything: set[str] = set()
-    requested = set(wish.capacity.requests) if wish.capacity else set()
+    requested = set(spec.capacity.requests) if spec.capacity else set()
     for entry, at in published.devices():
         device = entry.spec.devices[at]
         everything.update(device.capacity)
@@ -258,7 +270,7 @@ def _against_devices(
             if not _all_match(compiled, value):
                 continue
         except CelRuntimeError as error:
-            yield Finding(
+            yield LintFinding(
                 "error", "selector-error",
                 f"request {name}: a selector fails on device {entry.spec.driver}/"
                 f"{entry.spec.pool.name}/{device.name}: {error}; the pod will not be scheduled",
@@ -269,7 +281,7 @@ def _against_devices(
         matching += 1
         keys.update(device.capacity)
     if matching == 0:
-        yield Finding(
+        yield LintFinding(
             "warning", "no-device",
             f"request {name}: none of the {sum(1 for _ in published.devices())} published devices "
             "meets its selectors and those of its class",
@@ -280,7 +292,7 @@ def _against_devices(
     for key in sorted(requested - keys):
         close = sorted(k for k in everything if k.rpartition("/")[2] == key.rpartition("/")[2])
         hint = f"; write it as {close[0]!r}" if close else f"; the devices have: {sorted(keys)}"
-        yield Finding(
+        yield LintFinding(
             "error", "wrong-capacity-key",
             f"request {name}: no matching device has a capacity with the exact key {key!r}",
             f"keys are compared letter by letter, with the domain if it is published with one{hint}",
@@ -288,34 +300,34 @@ def _against_devices(
         )  # fmt: skip
 
 
-def _compiled(selectors: tuple[DeviceSelector, ...]) -> list[Selector] | None:
+def _compiled(selectors: tuple[DeviceSelector, ...]) -> list[CompiledSelector] | None:
     try:
         return [compile_selector(s.cel.expression) for s in selectors if s.cel is not None]
     except CelError:
         return None
 
 
-def _all_match(selectors: list[Selector], value: DeviceValue) -> bool:
+def _all_match(selectors: list[CompiledSelector], value: DeviceValue) -> bool:
     return all(selector.matches(value) for selector in selectors)
 
 
 def _lint_constraint(
     constraint: DeviceConstraint, claim: DeviceClaim, published: Published
-) -> Iterator[Finding]:
+) -> Iterator[LintFinding]:
     attribute = constraint.match_attribute or constraint.distinct_attribute or ""
-    known = {name for r in claim.requests for _, name in _wishes(r)} | {
+    known = {name for r in claim.requests for _, name in _request_specs(r)} | {
         r.name for r in claim.requests
     }
     for name in constraint.requests:
         if name not in known:
-            yield Finding(
+            yield LintFinding(
                 "error", "unknown-request",
                 f"the constraint on {attribute} names request {name!r}, which the claim has not",
                 f"name one of: {', '.join(sorted(known))}",
                 name,
             )  # fmt: skip
     if "/" not in attribute:
-        yield Finding(
+        yield LintFinding(
             "error", "unqualified-attribute",
             f"the constraint attribute {attribute!r} has no domain",
             "write it as domain/name, for example dra.cpu/numaNodeID",
@@ -326,7 +338,7 @@ def _lint_constraint(
         lookup_attribute(entry.spec.devices[at], entry.spec.driver, attribute)
         for entry, at in published.devices()
     ):
-        yield Finding(
+        yield LintFinding(
             "error", "unpublished-attribute",
             f"no driver publishes the attribute {attribute}, so the constraint can never be met",
             "check the spelling; the domain is the driver's name unless published otherwise",
@@ -334,12 +346,12 @@ def _lint_constraint(
         )  # fmt: skip
 
 
-def _unreachable(request: DeviceRequest) -> Iterator[Finding]:
+def _unreachable(request: DeviceRequest) -> Iterator[LintFinding]:
     """Alternatives that are never tried with success, because an earlier one asks for less."""
     for at, later in enumerate(request.first_available):
         for earlier in request.first_available[:at]:
             if _asks_less(earlier, later):
-                yield Finding(
+                yield LintFinding(
                     "warning", "unreachable-alternative",
                     f"alternative {request.name}/{later.name} is never used: {earlier.name} comes "
                     "first and is satisfied by every device that satisfies it",
@@ -367,19 +379,19 @@ def _asks_less(a: SubRequest, b: SubRequest) -> bool:
 # -- what drivers and administrators write -----------------------------------------------------------------
 
 
-def lint_class(found: DeviceClass) -> Iterator[Finding]:
+def lint_class(found: DeviceClass) -> Iterator[LintFinding]:
     """The selectors of a class."""
     yield from lint_selectors(found.spec.selectors, f"class {found.metadata.name}")
 
 
-def lint_slice(entry: ResourceSlice) -> Iterator[Finding]:
+def lint_slice(entry: ResourceSlice) -> Iterator[LintFinding]:
     """Shared devices whose capacity the first claim takes entirely."""
     for device in entry.spec.devices:
         if not device.allow_multiple_allocations:
             continue
         for key, capacity in device.capacity.items():
             if capacity.request_policy is None or capacity.request_policy.default is None:
-                yield Finding(
+                yield LintFinding(
                     "warning", "whole-capacity",
                     f"device {device.name} can be shared, but a claim that does not mention "
                     f"{key} takes all of it",
@@ -388,11 +400,11 @@ def lint_slice(entry: ResourceSlice) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
-def lint_taint_rule(rule: DeviceTaintRule) -> Iterator[Finding]:
+def lint_taint_rule(rule: DeviceTaintRule) -> Iterator[LintFinding]:
     """A rule for everything."""
     selector = rule.spec.device_selector
     if selector is None or (selector.driver, selector.pool, selector.device) == (None, None, None):
-        yield Finding(
+        yield LintFinding(
             "warning", "taints-everything",
             f"DeviceTaintRule {rule.metadata.name} has no selector: it taints every device of "
             "every driver",

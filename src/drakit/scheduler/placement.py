@@ -19,27 +19,32 @@ from drakit.core.objects import (
 )
 from drakit.core.pods import Node, Pod
 from drakit.core.quantity import Quantity
-from drakit.scheduler.allocator.search import ClaimAllocation, Found, Impossible, allocate
+from drakit.scheduler.allocator.search import (
+    AllocationFound,
+    AllocationImpossible,
+    ClaimAllocation,
+    allocate,
+)
 from drakit.scheduler.cel.errors import CelCompileError
 from drakit.scheduler.cel.selector import rejection
-from drakit.scheduler.errors import FatalError, SearchGaveUpError
+from drakit.scheduler.errors import FatalError, SearchLimitError
 from drakit.scheduler.nodes import node_rejection, pod_requests, selector_matches
 from drakit.scheduler.pools import SliceIndex
-from drakit.scheduler.requests import ClaimPlan, InUse, NodeProblem, claim_name, plan_claims
+from drakit.scheduler.requests import ClaimPlan, InUse, NodeDevices, claim_name, plan_claims
 from drakit.scheduler.versions import V1_37, KubernetesVersion
 
 FILTER_TIMEOUT_SECONDS: Final = 10
 """DynamicResourcesArgs.filterTimeout: how long kube-scheduler searches on one node."""
 STEPS_PER_SECOND: Final = 1_000_000
 """What kube-scheduler is taken to manage; an order of magnitude, for the warning only."""
-ELSEWHERE: Final = "resourceclaim not available on the node"
-_MOST_ALTERNATIVES: Final = 8
-_MOST_USERS: Final = 256
+NOT_AVAILABLE_ON_NODE: Final = "resourceclaim not available on the node"
+_MAX_ALTERNATIVES: Final = 8
+_MAX_USERS: Final = 256
 """ResourceClaimReservedForMaxSize: pods one claim can serve."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ClusterSnapshot:
     """Everything the scheduler knows."""
 
     nodes: tuple[Node, ...] = ()
@@ -53,7 +58,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeAnswer:
+class NodeResult:
     """What one node has to say about the pod."""
 
     name: str
@@ -86,27 +91,27 @@ class NodeAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class SchedulingResult:
     """The answer for a pod: the node and devices it gets, or why it gets none."""
 
     feasible: bool
     node: str | None
     reason: str
-    nodes: tuple[NodeAnswer, ...] = ()
+    nodes: tuple[NodeResult, ...] = ()
     allocations: tuple[ClaimAllocation, ...] = ()
     claims: tuple[ResourceClaim, ...] = ()
     """All claims of the pod in its order, also those allocated before."""
 
 
-class UnknownClaimError(Exception):
+class ClaimNotFoundError(Exception):
     """The pod refers to a claim or template that is not there."""
 
 
 @dataclass(slots=True)
-class Scheduling:
+class SchedulingCycle:
     """A pod about to be scheduled: the prepared inputs, shared by all nodes."""
 
-    cluster: Cluster
+    cluster: ClusterSnapshot
     pod: Pod
     claims: tuple[ResourceClaim, ...]
     index: SliceIndex
@@ -122,14 +127,14 @@ class Scheduling:
         return tuple(c for c in self.claims if c.status.allocation is not None)
 
 
-def prepare(cluster: Cluster, pod: Pod) -> Scheduling:
-    """Collect what is common to all nodes. Raises :class:`UnknownClaimError`."""
+def prepare(cluster: ClusterSnapshot, pod: Pod) -> SchedulingCycle:
+    """Collect what is common to all nodes. Raises :class:`ClaimNotFoundError`."""
     version = cluster.version
     claims = tuple(pod_claims(cluster, pod))
     slices = with_taint_rules(cluster.slices, cluster.taint_rules if version.taint_rules else ())
     known = {claim_name(c): c for c in cluster.claims}
     known.update({claim_name(c): c for c in claims if c.status.allocation is not None})
-    scheduling = Scheduling(
+    scheduling = SchedulingCycle(
         cluster, pod, claims, SliceIndex(slices, version), InUse.of(known.values(), version)
     )
     scheduling.requested = _requested_by_node(cluster.pods, pod)
@@ -146,20 +151,20 @@ def prepare(cluster: Cluster, pod: Pod) -> Scheduling:
     return scheduling
 
 
-def place(cluster: Cluster, pod: Pod, only_node: str | None = None) -> Placement:
-    """Schedule *pod*, on *only_node* if given. Raises :class:`UnknownClaimError`."""
+def place(cluster: ClusterSnapshot, pod: Pod, only_node: str | None = None) -> SchedulingResult:
+    """Schedule *pod*, on *only_node* if given. Raises :class:`ClaimNotFoundError`."""
     scheduling = prepare(cluster, pod)
     nodes = sorted(cluster.nodes, key=lambda node: node.metadata.name)
     if only_node is not None:
         nodes = [node for node in nodes if node.metadata.name == only_node]
     if scheduling.blocked:
-        answers = tuple(NodeAnswer(node.metadata.name, False, scheduling.blocked) for node in nodes)
-        return Placement(False, None, scheduling.blocked, answers, claims=scheduling.claims)
-    answers = tuple(ask(scheduling, node) for node in nodes)
+        answers = tuple(NodeResult(node.metadata.name, False, scheduling.blocked) for node in nodes)
+        return SchedulingResult(False, None, scheduling.blocked, answers, claims=scheduling.claims)
+    answers = tuple(check_node(scheduling, node) for node in nodes)
     return choose(scheduling, answers)
 
 
-def choose(scheduling: Scheduling, answers: tuple[NodeAnswer, ...]) -> Placement:
+def choose(scheduling: SchedulingCycle, answers: tuple[NodeResult, ...]) -> SchedulingResult:
     """The node the pod gets.
 
     An error on any node stops the pod, as in kube-scheduler. Among nodes that fit, the one with
@@ -168,16 +173,18 @@ def choose(scheduling: Scheduling, answers: tuple[NodeAnswer, ...]) -> Placement
     """
     for answer in answers:
         if answer.fatal:
-            return Placement(False, None, answer.reason, answers, claims=scheduling.claims)
+            return SchedulingResult(False, None, answer.reason, answers, claims=scheduling.claims)
     fitting = [answer for answer in answers if answer.fits]
     if not fitting:
         reason = _summary(answers)
-        return Placement(False, None, reason, answers, claims=scheduling.claims)
+        return SchedulingResult(False, None, reason, answers, claims=scheduling.claims)
     best = max(fitting, key=lambda answer: answer.score)
-    return Placement(True, best.name, "", answers, best.allocations, claims=scheduling.claims)
+    return SchedulingResult(
+        True, best.name, "", answers, best.allocations, claims=scheduling.claims
+    )
 
 
-def _summary(answers: tuple[NodeAnswer, ...]) -> str:
+def _summary(answers: tuple[NodeResult, ...]) -> str:
     if not answers:
         return "there are no nodes"
     reasons: dict[str, int] = {}
@@ -187,39 +194,39 @@ def _summary(answers: tuple[NodeAnswer, ...]) -> str:
     return f"0/{len(answers)} nodes are available: {listed}"
 
 
-def ask(scheduling: Scheduling, node: Node) -> NodeAnswer:
+def check_node(scheduling: SchedulingCycle, node: Node) -> NodeResult:
     """Whether the pod fits on one node."""
     return examine(scheduling, node)[0]
 
 
-def examine(scheduling: Scheduling, node: Node) -> tuple[NodeAnswer, NodeProblem | None]:
+def examine(scheduling: SchedulingCycle, node: Node) -> tuple[NodeResult, NodeDevices | None]:
     """Whether the pod fits on one node, and the devices looked at, if it came to that."""
     name = node.metadata.name
-    problem: NodeProblem | None = None
+    node_devices: NodeDevices | None = None
     try:
         rejected = node_rejection(scheduling.pod, node, scheduling.requested.get(name, {}))
         if rejected is not None:
-            return NodeAnswer(name, False, rejected), None
-        elsewhere = ELSEWHERE if claims_elsewhere(scheduling, node) else ""
+            return NodeResult(name, False, rejected), None
+        elsewhere = NOT_AVAILABLE_ON_NODE if claims_allocated_elsewhere(scheduling, node) else ""
         if not scheduling.plans:
-            return NodeAnswer(name, not elsewhere, elsewhere), None
-        problem = NodeProblem(node, scheduling.index, scheduling.in_use)
-        outcome = allocate(problem, scheduling.plans)
+            return NodeResult(name, not elsewhere, elsewhere), None
+        node_devices = NodeDevices(node, scheduling.index, scheduling.in_use)
+        outcome = allocate(node_devices, scheduling.plans)
     except FatalError as error:
-        return NodeAnswer(name, False, str(error), fatal=True), problem
-    except SearchGaveUpError as error:
-        gave_up = NodeAnswer(name, False, str(error), steps=error.steps, at_least=True)
-        return gave_up, problem
+        return NodeResult(name, False, str(error), fatal=True), node_devices
+    except SearchLimitError as error:
+        gave_up = NodeResult(name, False, str(error), steps=error.steps, at_least=True)
+        return gave_up, node_devices
     answer = _answer(name, outcome)
     if elsewhere and answer.fits:
         # kube-scheduler searches all the same: an error or a lack of devices comes first.
-        answer = NodeAnswer(name, False, elsewhere, steps=answer.steps)
-    return answer, problem
+        answer = NodeResult(name, False, elsewhere, steps=answer.steps)
+    return answer, node_devices
 
 
-def _answer(name: str, outcome: Found | Impossible) -> NodeAnswer:
-    if isinstance(outcome, Found):
-        return NodeAnswer(
+def _answer(name: str, outcome: AllocationFound | AllocationImpossible) -> NodeResult:
+    if isinstance(outcome, AllocationFound):
+        return NodeResult(
             name,
             True,
             allocations=outcome.claims,
@@ -227,21 +234,21 @@ def _answer(name: str, outcome: Found | Impossible) -> NodeAnswer:
             at_least=outcome.at_least,
             score=sum(map(_score, outcome.claims)),
         )
-    return NodeAnswer(name, False, outcome.reason, steps=outcome.steps, at_least=outcome.at_least)
+    return NodeResult(name, False, outcome.reason, steps=outcome.steps, at_least=outcome.at_least)
 
 
 def _score(allocation: ClaimAllocation) -> int:
     """More for alternatives nearer the top of their list."""
     chosen = {str(pick.request) for pick in allocation.picks}
     return sum(
-        _MOST_ALTERNATIVES - position
+        _MAX_ALTERNATIVES - position
         for request in allocation.claim.spec.devices.requests
         for position, alternative in enumerate(request.first_available)
         if f"{request.name}/{alternative.name}" in chosen
     )
 
 
-def claims_elsewhere(scheduling: Scheduling, node: Node) -> list[ResourceClaim]:
+def claims_allocated_elsewhere(scheduling: SchedulingCycle, node: Node) -> list[ResourceClaim]:
     """Claims of the pod that have their devices already, but not for *node*."""
     found = []
     for claim in scheduling.allocated_claims:
@@ -255,7 +262,7 @@ def claims_elsewhere(scheduling: Scheduling, node: Node) -> list[ResourceClaim]:
 # -- claims of a pod ------------------------------------------------------------------------------------
 
 
-def pod_claims(cluster: Cluster, pod: Pod) -> Iterable[ResourceClaim]:
+def pod_claims(cluster: ClusterSnapshot, pod: Pod) -> Iterable[ResourceClaim]:
     """The claims of a pod in its order; those from templates are made up when not there yet."""
     namespace = pod.metadata.namespace
     claims = {(c.metadata.namespace, c.metadata.name): c for c in cluster.claims}
@@ -267,7 +274,7 @@ def pod_claims(cluster: Cluster, pod: Pod) -> Iterable[ResourceClaim]:
             continue  # no claim was needed for this entry
         if name is not None:
             if (namespace, name) not in claims:
-                raise UnknownClaimError(
+                raise ClaimNotFoundError(
                     f'pod {pod.metadata.name} waits for ResourceClaim "{name}" in namespace '
                     f'"{namespace}", which is not there'
                 )
@@ -275,7 +282,7 @@ def pod_claims(cluster: Cluster, pod: Pod) -> Iterable[ResourceClaim]:
             continue
         template = templates.get((namespace, entry.resource_claim_template_name or ""))
         if template is None:
-            raise UnknownClaimError(
+            raise ClaimNotFoundError(
                 f"pod {pod.metadata.name} waits for ResourceClaimTemplate "
                 f'"{entry.resource_claim_template_name}" in namespace "{namespace}", '
                 "which is not there"
@@ -289,11 +296,11 @@ def rejected_selectors(claim: ResourceClaim) -> list[tuple[str, CelCompileError]
     found: list[tuple[str, CelCompileError]] = []
     for at, request in enumerate(claim.spec.devices.requests):
         base = f"spec.devices.requests[{at}]"
-        wishes = [(f"{base}.exactly", request.exactly)] if request.exactly else []
+        specs = [(f"{base}.exactly", request.exactly)] if request.exactly else []
         for position, sub in enumerate(request.first_available):
-            wishes.append((f"{base}.firstAvailable[{position}]", sub))  # type: ignore[arg-type]
-        for path, wish in wishes:
-            for index, selector in enumerate(wish.selectors):
+            specs.append((f"{base}.firstAvailable[{position}]", sub))  # type: ignore[arg-type]
+        for path, spec in specs:
+            for index, selector in enumerate(spec.selectors):
                 if selector.cel is None:
                     continue
                 error = rejection(selector.cel.expression)
@@ -305,14 +312,14 @@ def rejected_selectors(claim: ResourceClaim) -> list[tuple[str, CelCompileError]
 def _missing_class(claims: list[ResourceClaim], classes: dict[str, DeviceClass]) -> str:
     for claim in claims:
         for request in claim.spec.devices.requests:
-            wishes: list[tuple[str, ExactRequest | SubRequest]] = [
+            specs: list[tuple[str, ExactRequest | SubRequest]] = [
                 (f"{request.name}/{sub.name}", sub) for sub in request.first_available
             ]
             if request.exactly is not None:
-                wishes = [(request.name, request.exactly)]
-            for name, wish in wishes:
-                if wish.device_class_name not in classes:
-                    return f"request {name}: device class {wish.device_class_name} does not exist"
+                specs = [(request.name, request.exactly)]
+            for name, spec in specs:
+                if spec.device_class_name not in classes:
+                    return f"request {name}: device class {spec.device_class_name} does not exist"
     return ""
 
 
@@ -320,7 +327,7 @@ def _fully_reserved(claims: tuple[ResourceClaim, ...], pod: Pod) -> str:
     """Whether an allocated claim has all the users it may have."""
     for claim in claims:
         users = claim.status.reserved_for
-        if claim.status.allocation is None or len(users) < _MOST_USERS:
+        if claim.status.allocation is None or len(users) < _MAX_USERS:
             continue
         if not any(u.uid == pod.metadata.uid for u in users):
             return "resourceclaim in use"

@@ -35,7 +35,7 @@ class DeviceId(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class PoolView:
     """A pool for one node; devices of incomplete and invalid pools are never taken."""
 
     id: PoolId
@@ -80,7 +80,7 @@ class SliceIndex:
             found = self._matchers[expression] = Matcher(expression)
         return found
 
-    def pools(self, node: Node) -> tuple[Pool, ...]:
+    def pools(self, node: Node) -> tuple[PoolView, ...]:
         """The pools *node* can use, in the order in which kube-scheduler tries them."""
         relevant: dict[PoolId, list[ResourceSlice]] = {}
         for entry in (*self._by_node.get(node.metadata.name, ()), *self._shared):
@@ -111,7 +111,7 @@ class SliceIndex:
             return any(device_matches(device, node) for device in spec.devices)
         return False
 
-    def _build(self, pool: PoolId, slices: list[ResourceSlice]) -> Pool | None:
+    def _build(self, pool: PoolId, slices: list[ResourceSlice]) -> PoolView | None:
         first = slices[0].spec.pool
         everything: list[ResourceSlice] = []
         if len(slices) != first.resource_slice_count:
@@ -122,7 +122,7 @@ class SliceIndex:
                     everything.append(entry)
             everything = [entry for entry in everything if not _uses_compatibility_groups(entry)]
             if len(everything) != first.resource_slice_count:
-                return Pool(
+                return PoolView(
                     pool,
                     incomplete=f"{len(everything)} of {first.resource_slice_count} slices of "
                     f"generation {first.generation} are there",
@@ -163,12 +163,12 @@ def _assemble(
     slices: list[ResourceSlice],
     everything: list[ResourceSlice],
     version: KubernetesVersion,
-) -> Pool:
+) -> PoolView:
     here = sorted(slices, key=lambda entry: entry.metadata.name)
     names = {entry.metadata.name for entry in here}
     elsewhere = [entry for entry in everything if entry.metadata.name not in names]
     if not version.partitionable:
-        return Pool(pool, tuple(here), invalid=_repeated_device(here))
+        return PoolView(pool, tuple(here), invalid=_repeated_device(here))
     counters = [entry for entry in here if entry.spec.shared_counters]
     if not version.counter_slices_on_every_node:
         counters += [entry for entry in elsewhere if entry.spec.shared_counters]
@@ -178,8 +178,8 @@ def _assemble(
     wrong = _repeated_device(devices) or _collect_counters(counters, sets)
     wrong = wrong or _unknown_counter(sets, [*devices, *others])
     if wrong:
-        return Pool(pool, invalid=wrong)
-    return Pool(pool, tuple(devices), tuple(others), sets)
+        return PoolView(pool, invalid=wrong)
+    return PoolView(pool, tuple(devices), tuple(others), sets)
 
 
 def _repeated_device(slices: list[ResourceSlice]) -> str:
@@ -214,5 +214,5 @@ def _unknown_counter(sets: dict[str, CounterSet], slices: list[ResourceSlice]) -
     return ""
 
 
-def _has_binding_conditions(pool: Pool) -> bool:
+def _has_binding_conditions(pool: PoolView) -> bool:
     return any(device.binding_conditions for entry in pool.slices for device in entry.spec.devices)

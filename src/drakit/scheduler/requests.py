@@ -27,7 +27,7 @@ from drakit.core.pods import Node
 from drakit.core.quantity import Quantity
 from drakit.scheduler.allocator.capacity import (
     CapacityError,
-    Shortage,
+    CapacityShortage,
     consumption,
     fatal,
     remaining_shortage,
@@ -36,10 +36,10 @@ from drakit.scheduler.allocator.constraints import RequestName
 from drakit.scheduler.cel.errors import CelCompileError
 from drakit.scheduler.cel.selector import HINT
 from drakit.scheduler.errors import FatalError
-from drakit.scheduler.pools import DeviceId, Pool, SliceIndex, device_matches
+from drakit.scheduler.pools import DeviceId, PoolView, SliceIndex, device_matches
 from drakit.scheduler.versions import KubernetesVersion
 
-MOST_RESULTS: Final = 32
+MAX_ALLOCATION_RESULTS: Final = 32
 """AllocationResultsMaxSize: devices one claim can get."""
 
 
@@ -89,7 +89,7 @@ class Variant:
 
     claim: ResourceClaim
     name: RequestName
-    wish: ExactRequest | SubRequest
+    spec: ExactRequest | SubRequest
     device_class: DeviceClass
     number: int
     """Identifies the variant among all of the pod."""
@@ -97,22 +97,22 @@ class Variant:
     @property
     def admin(self) -> bool:
         """Whether devices in use may be taken, without holding them."""
-        return isinstance(self.wish, ExactRequest) and bool(self.wish.admin_access)
+        return isinstance(self.spec, ExactRequest) and bool(self.spec.admin_access)
 
     @property
     def wants_all(self) -> bool:
         """Whether all matching devices are wanted."""
-        return self.wish.allocation_mode == "All"
+        return self.spec.allocation_mode == "All"
 
     @property
     def capacity(self) -> CapacityRequirements | None:
         """Amounts wanted of each device."""
-        return self.wish.capacity
+        return self.spec.capacity
 
     @property
     def tolerations(self) -> tuple[Toleration, ...]:
         """Taints the request can live with."""
-        return self.wish.tolerations
+        return self.spec.tolerations
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +152,11 @@ def plan_claims(
     for claim in claims:
         requests: list[RequestPlan] = []
         for request in claim.spec.devices.requests:
-            wishes: tuple[ExactRequest | SubRequest, ...] = request.first_available
-            if not wishes:
-                wishes = (request.exactly or ExactRequest(),)
+            specs: tuple[ExactRequest | SubRequest, ...] = request.first_available
+            if not specs:
+                specs = (request.exactly or ExactRequest(),)
             variants = tuple(
-                _variant(claim, request, wish, classes, next(numbers)) for wish in wishes
+                _variant(claim, request, spec, classes, next(numbers)) for spec in specs
             )
             requests.append(RequestPlan(request, variants))
         plans.append(ClaimPlan(claim, tuple(requests)))
@@ -166,25 +166,25 @@ def plan_claims(
 def _variant(
     claim: ResourceClaim,
     request: DeviceRequest,
-    wish: ExactRequest | SubRequest,
+    spec: ExactRequest | SubRequest,
     classes: Mapping[str, DeviceClass],
     number: int,
 ) -> Variant:
     where = f"claim {claim_name(claim)}, request {request.name}"
-    name = RequestName(request.name, wish.name if isinstance(wish, SubRequest) else "")
-    for index, selector in enumerate(wish.selectors):
+    name = RequestName(request.name, spec.name if isinstance(spec, SubRequest) else "")
+    for index, selector in enumerate(spec.selectors):
         if selector.cel is None:
             raise FatalError(f"{where}, selector #{index}: CEL expression empty "
                              "(unsupported selector type?)")  # fmt: skip
-    if not wish.device_class_name:
+    if not spec.device_class_name:
         raise FatalError(f"{where}: missing device class name (unsupported request type?)")
-    found = classes.get(wish.device_class_name)
+    found = classes.get(spec.device_class_name)
     if found is None:
-        raise FatalError(f"{where}: could not retrieve device class {wish.device_class_name}: "
+        raise FatalError(f"{where}: could not retrieve device class {spec.device_class_name}: "
                          "it does not exist")  # fmt: skip
-    if wish.allocation_mode not in ("ExactCount", "All"):
-        raise FatalError(f"{where}: unsupported count mode {wish.allocation_mode}")
-    return Variant(claim, name, wish, found, number)
+    if spec.allocation_mode not in ("ExactCount", "All"):
+        raise FatalError(f"{where}: unsupported count mode {spec.allocation_mode}")
+    return Variant(claim, name, spec, found, number)
 
 
 # -- what is there --------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class Candidate:
     id: DeviceId
     device: Device
     slice: ResourceSlice
-    pool: Pool
+    pool: PoolView
     shareable: bool
 
 
@@ -218,7 +218,7 @@ class NotSelected:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class EvaluationFailure:
     """Looking at the device is an error that stops the pod; *summary* says it for people."""
 
     error: FatalError
@@ -239,10 +239,10 @@ class Unusable:
     reason: str
 
 
-Verdict = Suitable | NotSelected | Broken | Tainted | Unusable | Shortage
+Verdict = Suitable | NotSelected | EvaluationFailure | Tainted | Unusable | CapacityShortage
 
 
-class NodeProblem:
+class NodeDevices:
     """A node, its devices, and the verdicts about them."""
 
     def __init__(self, node: Node, index: SliceIndex, in_use: InUse) -> None:
@@ -289,9 +289,11 @@ class NodeProblem:
             except CapacityError as error:
                 if self.version.capacity_errors_are_fatal:
                     where = claim_name(variant.claim)
-                    return Broken(fatal(where, str(variant.name), str(candidate.id), error))
-                return Shortage("", str(error))
-            if isinstance(outcome, Shortage):
+                    return EvaluationFailure(
+                        fatal(where, str(variant.name), str(candidate.id), error)
+                    )
+                return CapacityShortage("", str(error))
+            if isinstance(outcome, CapacityShortage):
                 return outcome
             taken = outcome
             used = {} if candidate.shareable else self.in_use.capacity.get(candidate.id, {})
@@ -309,7 +311,7 @@ class NodeProblem:
     def _selection(self, variant: Variant, candidate: Candidate) -> Verdict | None:
         for of_class, selectors in (
             (True, variant.device_class.spec.selectors),
-            (False, variant.wish.selectors),
+            (False, variant.spec.selectors),
         ):
             for index, selector in enumerate(selectors):
                 outcome = self._selector(variant, candidate, of_class, index, selector)
@@ -320,7 +322,7 @@ class NodeProblem:
                 if not device_matches(candidate.device, self.node):
                     return Unusable("it is not for this node")
             except FatalError as error:
-                return Broken(error)
+                return EvaluationFailure(error)
         return None
 
     def _selector(
@@ -336,7 +338,7 @@ class NodeProblem:
             matcher = self.index.matcher(expression)
         except CelCompileError as error:
             where = _selector_name(variant, of_class, index)
-            return Broken(FatalError(f"{where}: CEL compile error: {error}"))
+            return EvaluationFailure(FatalError(f"{where}: CEL compile error: {error}"))
         outcome = matcher.outcome(candidate.id.driver, candidate.device, candidate.shareable)
         if outcome is True:
             return None
@@ -345,7 +347,7 @@ class NodeProblem:
         where = _selector_name(variant, of_class, index)
         hint = f". {HINT}" if "no such key:" in str(outcome) else ""
         owner = f"class {variant.device_class.metadata.name}" if of_class else "the request"
-        return Broken(
+        return EvaluationFailure(
             FatalError(f"{where} on device {candidate.id}: CEL runtime error: {outcome}{hint}"),
             f"selector {index + 1} of {owner} fails: {outcome}",
         )
@@ -367,7 +369,7 @@ class NodeProblem:
 
     def _belongs(self, variant: Variant, at: int) -> bool:
         verdict = self.verdict(variant, at)
-        if isinstance(verdict, Broken):
+        if isinstance(verdict, EvaluationFailure):
             raise verdict.error
         candidate = self.candidates[at]
         if isinstance(verdict, Suitable):
@@ -375,7 +377,7 @@ class NodeProblem:
                 return True
             used = self.in_use.capacity.get(candidate.id, {})
             return remaining_shortage(verdict.taken, candidate.device.capacity, used) is None
-        if isinstance(verdict, Shortage) and not self.version.all_skips_full_devices:
+        if isinstance(verdict, CapacityShortage) and not self.version.all_skips_full_devices:
             return self._total_suffices(variant, candidate)
         # A tainted or counter-consuming device still belongs to "all", and makes it fail.
         return isinstance(verdict, Tainted) or (
@@ -387,15 +389,15 @@ class NodeProblem:
     def _total_suffices(self, variant: Variant, candidate: Candidate) -> bool:
         """Since 1.37 a device whose capacity is in use still counts as one of all."""
         outcome = consumption(variant.capacity, candidate.device.capacity, self.version)
-        if isinstance(outcome, Shortage):
+        if isinstance(outcome, CapacityShortage):
             return False
         return remaining_shortage(outcome, candidate.device.capacity, {}) is None
 
-    def broken_pools(self) -> list[Pool]:
+    def broken_pools(self) -> list[PoolView]:
         """Pools nothing can be taken from."""
         return [pool for pool in self.pools if not pool.usable]
 
-    def available_counters(self, pool: Pool) -> dict[tuple[str, str], int]:
+    def available_counters(self, pool: PoolView) -> dict[tuple[str, str], int]:
         """What allocated devices leave of a pool's counters, in nano-units."""
         left = {
             (counters.name, key): counter.value.nanos

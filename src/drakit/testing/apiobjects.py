@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from drakit.testing.apirules import copied, default_gates, drop_disabled, validate_slice
+from drakit.core.kubernetes_releases import KubernetesRelease
+from drakit.testing.apirules import copied, drop_disabled, validate_slice
 
 Document = dict[str, Any]
 Key = tuple[str, str, str]
@@ -113,9 +114,9 @@ class Happening:
 class ObjectTable:
     """Objects under optimistic concurrency, with the API's rules for slices applied on writing."""
 
-    def __init__(self, minor: int, gates: Mapping[str, bool], seed: int) -> None:
-        self.minor = minor
-        self.gates = default_gates(minor) | dict(gates)
+    def __init__(self, release: KubernetesRelease, gates: Mapping[str, bool], seed: int) -> None:
+        self.release = release
+        self.gates = {**release.gates, **gates}
         self.revision = 1
         self.compacted = 0
         self.history: list[Happening] = []
@@ -303,7 +304,7 @@ class ObjectTable:
         for device in spec.get("devices") or []:
             for taint in device.get("taints") or []:
                 taint.setdefault("timeAdded", self._now())
-        problems = validate_slice(spec, old, self.minor)
+        problems = validate_slice(spec, old, self.release)
         if problems:
             name = document["metadata"]["name"]
             text = "; ".join(f"{field}: {message}" for field, message in problems[:10])
@@ -338,7 +339,7 @@ class Selector:
     labels: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def parse(cls, plural: str, fields: str, labels: str, minor: int) -> Selector:
+    def parse(cls, plural: str, fields: str, labels: str, release: KubernetesRelease) -> Selector:
         """Read ``a=b,c!=d``; raises 400 for a field this kind cannot be selected by."""
         known = ("metadata.name", "metadata.namespace", *_SELECTABLE.get(plural, ()))
         conditions = []
@@ -346,7 +347,7 @@ class Selector:
             path, sign, value = part.partition("=")
             negated = path.endswith("!")
             path = path.rstrip("!")
-            too_new = path == "spec.pool.name" and minor < 37
+            too_new = path == "spec.pool.name" and not release.selects_slices_by_pool
             if not sign or path not in known or too_new:
                 raise ApiRejection(400, "BadRequest", f'field label not supported: "{path}"')
             conditions.append((path, value.removeprefix("="), not negated))

@@ -32,6 +32,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import h11
 
+from drakit.core.kubernetes_releases import RELEASES
 from drakit.testing.apiobjects import (
     KINDS,
     ApiRejection,
@@ -118,12 +119,14 @@ class FakeApiServer:
         """
         self.version = version
         self.tokens = tokens
-        self.table = ObjectTable(int(version.split(".")[1]), gates or {}, seed)
+        self.table = ObjectTable(RELEASES[version], gates or {}, seed)
         self.requests: deque[Seen] = deque(maxlen=_REQUESTS_KEPT)
         self.forbidden: set[tuple[str, str]] = set()
         """``(verb, plural)`` pairs answered with 403."""
-        self.unserved: set[str] = set() if self.table.minor >= 37 else {"devicetaintrules"}
-        """Plurals answered as a server does that does not know them."""
+        self.unserved: set[str] = set()
+        """Plurals that this server does not know."""
+        if not self.table.release.serves_taint_rules:
+            self.unserved.add("devicetaintrules")
         self.gone_as_event = True
         """Whether 410 comes as an ERROR event in the stream, as from the real one, or as an HTTP status."""
         self.chance: Callable[[Seen], Fault | None] | None = None
@@ -248,7 +251,7 @@ class FakeApiServer:
 
     def objects(self, plural: str, *, fields: str = "", namespace: str = "") -> list[Document]:
         """The objects of a kind, by name."""
-        selector = Selector.parse(plural, fields, "", self.table.minor)
+        selector = Selector.parse(plural, fields, "", self.table.release)
         return self.table.select(plural, namespace, selector)
 
     def wipe_slices(self, node: str, driver: str | None = None) -> int:
@@ -426,7 +429,7 @@ class FakeApiServer:
 
     def _selector(self, seen: Seen, kind: Kind) -> Selector:
         fields, labels = seen.query.get("fieldSelector", ""), seen.query.get("labelSelector", "")
-        return Selector.parse(kind.plural, fields, labels, self.table.minor)
+        return Selector.parse(kind.plural, fields, labels, self.table.release)
 
     def _list(self, seen: Seen, kind: Kind, namespace: str) -> Document:
         start, revision = 0, self.table.revision

@@ -7,13 +7,13 @@ import os
 
 import msgspec
 
-from drakit.wire.nri.values import Container, Resources, State
+from drakit.wire.nri.values import NriContainer, Resources, State
 
 
 class FakeContainer:
     """A container of the fake runtime. What can be asked is what its cgroup would say."""
 
-    def __init__(self, value: Container, directory: str | None) -> None:
+    def __init__(self, value: NriContainer, directory: str | None) -> None:
         self.value = value
         self._created_with = value.resources
         self._directory = directory

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from drakit.wire.nri.values import NOTHING, Adjustment, Container, Resources, Update
+from drakit.wire.nri.values import NOTHING, Adjustment, ContainerUpdate, NriContainer, Resources
 
 
 class PluginConflictError(Exception):
@@ -24,7 +24,7 @@ class Merger:
     ``target`` is the container as the next plugin shall see it, ``updates`` what the others get.
     """
 
-    def __init__(self, target: Container) -> None:
+    def __init__(self, target: NriContainer) -> None:
         self.target = target
         self.updates: dict[str, Resources] = {}
         self._owners: dict[tuple[str, str], str] = {}
@@ -55,7 +55,7 @@ class Merger:
         )
         self.update(plugin, wanted.updates)
 
-    def update(self, plugin: str, wanted: Sequence[Update]) -> None:
+    def update(self, plugin: str, wanted: Sequence[ContainerUpdate]) -> None:
         """Take the updates of a plugin's answer. Raises :class:`PluginConflictError`."""
         for each in wanted:
             try:

@@ -30,9 +30,9 @@ from drakit.wire.nri.events import (
 )
 from drakit.wire.nri.frames import LONGEST_READ, LONGEST_SENT
 from drakit.wire.nri.mux import PLUGIN_SERVICE, RUNTIME_SERVICE
-from drakit.wire.nri.session import Code, Request, Session, StatusError
-from drakit.wire.nri.trunk import Trunk
-from drakit.wire.nri.values import Container, Pod, Update, update_from
+from drakit.wire.nri.session import Code, RpcRequest, Session, StatusError
+from drakit.wire.nri.transport import Transport
+from drakit.wire.nri.values import ContainerUpdate, NriContainer, PodSandbox, update_from
 from drakit.wire.nri.versions import Event
 
 _PLUGIN_NAME: Final = re.compile(r"[A-Za-z0-9_.+-]+")
@@ -45,7 +45,7 @@ class RuntimeFailure(Exception):  # noqa: N818 - what the kubelet would be told
     """The runtime rejects an operation; the text is what the kubelet would see."""
 
 
-class CallRecord(msgspec.Struct, frozen=True):
+class PluginCall(msgspec.Struct, frozen=True):
     """One call to a plugin: how long it took, and the error it answered, if any."""
 
     plugin: str
@@ -58,14 +58,14 @@ class ConnectedPlugin:
     """A connected plugin, as the runtime sees it."""
 
     def __init__(
-        self, serve: Callable[[ConnectedPlugin, Request], Awaitable[bytes]], limit: int
+        self, serve: Callable[[ConnectedPlugin, RpcRequest], Awaitable[bytes]], limit: int
     ) -> None:
         self.name = ""
         self.index = ""
         self.mask = 0
         self.old_style = False
         self.registered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.trunk = Trunk(
+        self.transport = Transport(
             Session(serve=RUNTIME_SERVICE, call=PLUGIN_SERVICE, longest_sent=limit),
             answer=lambda request: serve(self, request),
             patience=lambda request: 60.0,
@@ -85,11 +85,11 @@ class Model(Protocol):
     def snapshot(self) -> Synchronize:
         """Everything there is, as this release shows it."""
 
-    def apply(self, update: Update) -> str:
+    def apply(self, update: ContainerUpdate) -> str:
         """Apply one update; returns why it failed, if it did."""
 
 
-class Roster:
+class ConnectedPlugins:
     """All plugins that are connected to one life of a runtime, in the order they are asked."""
 
     def __init__(
@@ -105,7 +105,7 @@ class Roster:
         self.request_timeout = request_timeout
         self.registration_timeout = registration_timeout
         self.message_limit = message_limit
-        self.calls: deque[CallRecord] = deque(maxlen=100_000)
+        self.calls: deque[PluginCall] = deque(maxlen=100_000)
         self.drops: list[str] = []
         self.connections = 0
         self.wedged = False
@@ -120,7 +120,7 @@ class Roster:
     async def close(self, reason: str) -> None:
         """Close every connection and end what is going on."""
         for peer in tuple(self._open):
-            await peer.trunk.close(reason)
+            await peer.transport.close(reason)
         self._open.clear()
         self.peers.clear()
         for task in tuple(self._background):
@@ -131,7 +131,7 @@ class Roster:
     def disconnect(self, reason: str) -> None:
         """Cut every connection; whoever is listening may connect again."""
         for peer in tuple(self._open):
-            peer.trunk.abort(reason)
+            peer.transport.abort(reason)
 
     # -- coming ---------------------------------------------------------------------------
 
@@ -156,9 +156,9 @@ class Roster:
         self.connections += 1
         limit = LONGEST_SENT if self.release.splits_synchronize else LONGEST_READ
         peer = ConnectedPlugin(self._serve, limit)
-        await asyncio.get_running_loop().connect_accepted_socket(lambda: peer.trunk, connection)
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: peer.transport, connection)
         self._open.add(peer)
-        peer.trunk.closed.add_done_callback(partial(self._forget, peer))
+        peer.transport.closed.add_done_callback(partial(self._forget, peer))
         problem = await self._welcome(peer)
         if problem:
             self.drops.append(f"{peer}: {problem}")
@@ -172,20 +172,20 @@ class Roster:
                 await peer.registered
             await self._configure(peer)
         except TimeoutError:
-            await peer.trunk.close("registration timed out")
+            await peer.transport.close("registration timed out")
             return "registration timed out"
         except (StatusError, ConnectionError, DecodeError) as error:
             if peer.registered.done() and not peer.registered.cancelled():
-                await peer.trunk.close(str(error))
+                await peer.transport.close(str(error))
             return str(error)
         async with self.lock:
             try:
                 await self._synchronize(peer)
             except (StatusError, ConnectionError, TimeoutError, DecodeError) as error:
                 if self.release.closes_after_failed_sync:
-                    await peer.trunk.close("synchronization failed")
+                    await peer.transport.close("synchronization failed")
                 return f"synchronization failed: {error!r}"
-            if peer.trunk.closed.done():
+            if peer.transport.closed.done():
                 return "closed while synchronizing"
             self.peers.append(peer)
             self.peers.sort(key=lambda each: each.index)
@@ -221,7 +221,7 @@ class Roster:
         size = len(encode_call(whole)[1])
         if size <= self.message_limit or not self.release.splits_synchronize:
             return [whole]
-        objects: list[Pod | Container] = [*whole.pods, *whole.containers]
+        objects: list[PodSandbox | NriContainer] = [*whole.pods, *whole.containers]
         count = len(objects)
         step = max(_FEWEST_OBJECTS, int(count * self.message_limit / size * 0.8))
         parts = []
@@ -229,8 +229,8 @@ class Roster:
             some = objects[start : start + step]
             parts.append(
                 Synchronize(
-                    pods=tuple(each for each in some if isinstance(each, Pod)),
-                    containers=tuple(each for each in some if isinstance(each, Container)),
+                    pods=tuple(each for each in some if isinstance(each, PodSandbox)),
+                    containers=tuple(each for each in some if isinstance(each, NriContainer)),
                     more=start + step < count,
                 )
             )
@@ -259,7 +259,7 @@ class Roster:
 
     # -- calls of plugins -----------------------------------------------------------------
 
-    async def _serve(self, peer: ConnectedPlugin, request: Request) -> bytes:
+    async def _serve(self, peer: ConnectedPlugin, request: RpcRequest) -> bytes:
         if request.service != RUNTIME_SERVICE_NAME:
             raise StatusError(Code.UNIMPLEMENTED, f"service {request.service}")
         match request.method:
@@ -308,7 +308,7 @@ class Roster:
             method, payload = encode_call(call)
         begin, error = time.perf_counter(), ""
         try:
-            return await peer.trunk.call(PLUGIN_SERVICE_NAME, method, payload, timeout)
+            return await peer.transport.call(PLUGIN_SERVICE_NAME, method, payload, timeout)
         except StatusError as problem:
             error = problem.message
             if problem.code == Code.UNIMPLEMENTED and plain and not peer.old_style:
@@ -320,7 +320,7 @@ class Roster:
             raise
         finally:
             seconds = time.perf_counter() - begin
-            self.calls.append(CallRecord(str(peer), method, seconds, error))
+            self.calls.append(PluginCall(str(peer), method, seconds, error))
 
     async def ask(self, peer: ConnectedPlugin, call: Call) -> bytes | None:
         """Ask a plugin about an event; None when it had to be dropped, and all goes on without."""
@@ -330,7 +330,7 @@ class Roster:
             self.drops.append(f"{peer}: {type(call).__name__}: {error!r}")
             if peer in self.peers:
                 self.peers.remove(peer)
-            await peer.trunk.close("the plugin did not answer in time")
+            await peer.transport.close("the plugin did not answer in time")
             return None
 
     def asked(self, event: Event) -> list[ConnectedPlugin]:

@@ -33,7 +33,7 @@ from drakit.core.cpuset import CpuSet
 from drakit.testing.cdi import Catalog
 from drakit.testing.containers import FakeContainer
 from drakit.testing.merging import Merger, PluginConflictError, replace_env
-from drakit.testing.plugins import CallRecord, Roster, RuntimeFailure
+from drakit.testing.plugins import ConnectedPlugins, PluginCall, RuntimeFailure
 from drakit.testing.releases import CONTAINERD_2_4, Release
 from drakit.wire.cdi.spec import CdiError
 from drakit.wire.nri import nri_pb2
@@ -49,17 +49,17 @@ from drakit.wire.nri.frames import LONGEST_SENT
 from drakit.wire.nri.session import StatusError
 from drakit.wire.nri.values import (
     NOTHING,
-    Container,
-    Pod,
+    ContainerUpdate,
+    NriContainer,
+    PodSandbox,
     Resources,
     State,
-    Update,
     adjustment_from,
     update_from,
 )
 from drakit.wire.nri.versions import Event
 
-__all__ = ["CallRecord", "FakeContainer", "FakeRuntime", "RuntimeFailure"]
+__all__ = ["FakeContainer", "FakeRuntime", "PluginCall", "RuntimeFailure"]
 
 
 class FakeRuntime:
@@ -89,11 +89,11 @@ class FakeRuntime:
         self.cdi_directories = tuple(cdi_directories)
         self.online_cpus = CpuSet.parse(online_cpus)
         self.cgroup_root = cgroup_root
-        self.pods: dict[str, Pod] = {}
+        self.pods: dict[str, PodSandbox] = {}
         self.containers: dict[str, FakeContainer] = {}
         self.failed_updates: list[tuple[str, str]] = []
         """(container, reason) of updates in answers: real runtimes log and forget them."""
-        self._roster = Roster(
+        self._roster = ConnectedPlugins(
             release,
             self,
             request_timeout=request_timeout,
@@ -193,7 +193,7 @@ class FakeRuntime:
         return [str(peer) for peer in self._roster.peers]
 
     @property
-    def calls(self) -> deque[CallRecord]:
+    def calls(self) -> deque[PluginCall]:
         """The calls made to plugins (the last 100 000), the latest last."""
         return self._roster.calls
 
@@ -222,11 +222,11 @@ class FakeRuntime:
         uid: str | None = None,
         labels: Mapping[str, str] | None = None,
         annotations: Mapping[str, str] | None = None,
-    ) -> Pod:
+    ) -> PodSandbox:
         """Start a pod's sandbox. Raises :class:`RuntimeFailure` when a plugin rejects it."""
         number = next(self._numbers)
         uid = uid or f"00000000-0000-4000-8000-{number:012x}"
-        pod = Pod(
+        pod = PodSandbox(
             id=f"{number:064x}",
             name=name,
             namespace=namespace,
@@ -291,7 +291,7 @@ class FakeRuntime:
             injected = self._inject(tuple(env), cdi_devices)
         except CdiError as error:
             raise RuntimeFailure(f"CDI device injection failed: {error}") from error
-        draft = Container(
+        draft = NriContainer(
             id=id_,
             pod_id=pod_id,
             name=name,
@@ -321,7 +321,7 @@ class FakeRuntime:
     ) -> FakeContainer:
         """Create a container no plugin hears of: what a race with Synchronize can lose."""
         pod, id_ = self.pods[pod_id], f"{next(self._numbers):064x}"
-        value = Container(
+        value = NriContainer(
             id=id_,
             pod_id=pod_id,
             name=name,
@@ -420,7 +420,7 @@ class FakeRuntime:
             ),
         )
 
-    def apply(self, update: Update) -> str:
+    def apply(self, update: ContainerUpdate) -> str:
         """Apply one update; returns why it failed, if it did. Unknown containers are no failure."""
         container = self.containers.get(update.container_id)
         if container is None or container.state is State.STOPPED:
@@ -434,7 +434,7 @@ class FakeRuntime:
 
     # -- inside ---------------------------------------------------------------------------
 
-    async def _consult(self, pod: Pod, draft: Container) -> Merger:
+    async def _consult(self, pod: PodSandbox, draft: NriContainer) -> Merger:
         merger = Merger(draft)
         for peer in self._roster.asked(Event.CREATE_CONTAINER):
             call = CreateContainer(pod=pod, container=self._seen(merger.target))
@@ -444,12 +444,12 @@ class FakeRuntime:
                 merger.adjust(str(peer), adjustment_from(answer))
         return merger
 
-    async def _undo(self, pod: Pod, draft: Container) -> None:
+    async def _undo(self, pod: PodSandbox, draft: NriContainer) -> None:
         await self._stopped(pod, draft)
         change = ContainerChange(event=Event.REMOVE_CONTAINER, pod=pod, container=self._seen(draft))
         await self._roster.mention(change)
 
-    async def _stopped(self, pod: Pod, container: Container) -> None:
+    async def _stopped(self, pod: PodSandbox, container: NriContainer) -> None:
         merger = Merger(container)
         for peer in self._roster.asked(Event.STOP_CONTAINER):
             try:
@@ -474,7 +474,7 @@ class FakeRuntime:
 
     def _apply_all(self, merger: Merger) -> None:
         for id_, resources in merger.updates.items():
-            self.apply(Update(container_id=id_, resources=resources))
+            self.apply(ContainerUpdate(container_id=id_, resources=resources))
 
     def _impossible(self, resources: Resources) -> str:
         """Why the kernel would not take these limits; empty when it would."""
@@ -486,7 +486,7 @@ class FakeRuntime:
             return str(error)
         return "" if cpus <= self.online_cpus else f"cpuset {cpus} is not online: invalid argument"
 
-    def _seen(self, container: Container) -> Container:
+    def _seen(self, container: NriContainer) -> NriContainer:
         """The container as this release shows it to plugins."""
         if self.release.reports_cdi_devices:
             return container
@@ -496,10 +496,10 @@ class FakeRuntime:
         pod, value = self._pod_of(container), self._seen(container.value)
         return ContainerChange(event=event, pod=pod, container=value)
 
-    def _pod_of(self, container: FakeContainer) -> Pod:
+    def _pod_of(self, container: FakeContainer) -> PodSandbox:
         return self.pods[container.value.pod_id]
 
-    def _directory(self, container: Container) -> str | None:
+    def _directory(self, container: NriContainer) -> str | None:
         if self.cgroup_root is None:
             return None
         path = relative_path(container.cgroups_path)

@@ -12,7 +12,7 @@ import pytest
 from drakit.cli import main
 from drakit.core.objects import from_builtins
 from drakit.core.pods import Pod
-from drakit.scheduler.placement import Placement, place
+from drakit.scheduler.placement import SchedulingResult, place
 from tests.scheduler.wide_problems import (
     claim_objects,
     cluster_objects,
@@ -25,7 +25,7 @@ from tests.scheduler.written import typed_cluster, write_problem
 Json = dict[str, Any]
 
 
-def shown(placement: Placement) -> Json:
+def shown(placement: SchedulingResult) -> Json:
     """What the document of ``drakit plan`` must say, claims by position."""
     return {
         "feasible": placement.feasible,

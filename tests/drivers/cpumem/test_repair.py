@@ -35,7 +35,7 @@ from drakit.testing.node import SimulatedNode
 from drakit.testing.releases import CONTAINERD_2_0, CONTAINERD_2_4, Release
 from drakit.testing.synthetic import build
 from drakit.testing.sysfs_writer import write_tree
-from drakit.wire.nri.values import Container, Pod, Resources, State
+from drakit.wire.nri.values import NriContainer, PodSandbox, Resources, State
 from tests.drivers.cpumem.amounts import GI, MI, pool
 from tests.drivers.cpumem.qos.cgrouptree import Tree
 from tests.drivers.cpumem.test_life import MACHINE, eventually, result, serving
@@ -101,9 +101,9 @@ class Node:
         self.enforcer = Enforcer(lambda: driver, lambda: prepared_claims)
         device = names.qualified_name(driver.cdi_kind, names.parts_of(entry)[0])
         self.enforcer.synchronize(
-            [Pod(id="s", uid="p", name="p", namespace="ns", cgroup_parent=POD)],
+            [PodSandbox(id="s", uid="p", name="p", namespace="ns", cgroup_parent=POD)],
             [
-                Container(
+                NriContainer(
                     id="c",
                     pod_id="s",
                     name="main",

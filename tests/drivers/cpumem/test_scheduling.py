@@ -14,13 +14,13 @@ from drakit.drivers.cpumem.driver import CpuMem
 from drakit.kit.slices.limits import _SUBDOMAIN
 from drakit.kit.slices.preview import preview_slices
 from drakit.scheduler.cel.selector import rejection
-from drakit.scheduler.placement import Cluster, Placement, place
+from drakit.scheduler.placement import ClusterSnapshot, SchedulingResult, place
 from tests.drivers.cpumem.amounts import NODE, driver
 
 NUMA = "resource.kubernetes.io/numaNode"
 
 
-def scheduled(one: CpuMem, *requests: Mapping[str, Any], constraints: Any = ()) -> Placement:
+def scheduled(one: CpuMem, *requests: Mapping[str, Any], constraints: Any = ()) -> SchedulingResult:
     """A pod with one claim of these requests (name, class, amounts) on one node."""
     claim = {
         "metadata": {"name": "mine", "namespace": "default", "uid": "c"},
@@ -33,7 +33,7 @@ def scheduled(one: CpuMem, *requests: Mapping[str, Any], constraints: Any = ()) 
             "resourceClaims": [{"name": "mine", "resourceClaimName": "mine"}],
         },
     }
-    cluster = Cluster(
+    cluster = ClusterSnapshot(
         nodes=(from_builtins({"metadata": {"name": NODE}}, Node),),
         slices=tuple(preview_slices(one, NODE)),
         classes=(*combined_classes(), *split_classes()),
@@ -50,7 +50,7 @@ def request(name: str, device_class: str, **amounts: str) -> dict[str, Any]:
     }
 
 
-def picks(placement: Placement) -> list[tuple[str, dict[str, str]]]:
+def picks(placement: SchedulingResult) -> list[tuple[str, dict[str, str]]]:
     """Device and consumed amounts of each pick."""
     assert placement.feasible, placement.reason
     (allocation,) = placement.allocations

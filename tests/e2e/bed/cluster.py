@@ -98,7 +98,7 @@ class Cluster:
     def namespace(self, prefix: str = "test") -> Iterator[str]:
         """A fresh namespace, with everything in it gone afterwards.
 
-        Fresh names matter: the kubelet refuses a claim of a name it still remembers.
+        Fresh names matter: the kubelet rejects a claim of a name it still remembers.
         """
         name = f"{prefix[:40]}-{secrets.token_hex(3)}"
         self.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})

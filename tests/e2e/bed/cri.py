@@ -47,7 +47,7 @@ def _labels(name: str, uid: str) -> dict[str, str]:
 
 
 class Cri:
-    """One runtime; a refused call raises grpclib's ``GRPCError`` with the runtime's words."""
+    """One runtime; a rejected call raises grpclib's ``GRPCError`` with the runtime's words."""
 
     def __init__(self, path: str, guest: Guest) -> None:
         """Connect to the runtime's socket at ``path`` on this machine; it is that of such a guest."""

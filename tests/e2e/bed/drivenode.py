@@ -33,7 +33,7 @@ _MUTANTS = "/opt/mutants"
 _CALL_LIMIT = 60.0
 
 
-class ClaimRefusedError(Exception):
+class ClaimRejectedError(Exception):
     """The driver would not prepare a claim; the text is what the pod's event would show."""
 
 
@@ -126,7 +126,7 @@ class DrivenNode:
         answer = self._call("NodePrepareResources", request, dra.NodePrepareResourcesResponse)
         prepared = answer.claims[claim.uid]
         if prepared.error:
-            raise ClaimRefusedError(prepared.error)
+            raise ClaimRejectedError(prepared.error)
         self._prepared.append(claim)
         return [name for device in prepared.devices for name in device.cdi_device_ids]
 
@@ -135,7 +135,7 @@ class DrivenNode:
         request = dra.NodeUnprepareResourcesRequest(claims=[self._named(claim)])
         answer = self._call("NodeUnprepareResources", request, dra.NodeUnprepareResourcesResponse)
         if answer.claims[claim.uid].error:
-            raise ClaimRefusedError(answer.claims[claim.uid].error)
+            raise ClaimRejectedError(answer.claims[claim.uid].error)
 
     # Containers -------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ class DrivenNode:
         devices: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> str:
-        """Start a container in a pod; the runtime's refusal is a ``GRPCError``."""
+        """Start a container in a pod; the runtime's rejection is a ``GRPCError``."""
         return self._cri.run_container(pod, devices=devices, environment=environment)
 
     def owner(self, count: int, numa: int, **environment: str) -> tuple[str, Claim]:

@@ -44,9 +44,9 @@ def what_can_run() -> Ability:
     elif shutil.which("apt-get") is None:
         vm = False
         missing.append("no apt-get: the guest and QEMU come from a Debian archive")
-    elif refusal := _refusal_to_bootstrap():
+    elif rejection := _rejection_to_bootstrap():
         vm = False
-        missing.append(f"root without its rights: no VM can be built: {refusal}")
+        missing.append(f"root without its rights: no VM can be built: {rejection}")
     go = shutil.which("go") is not None
     if not go:
         missing.append(
@@ -58,7 +58,7 @@ def what_can_run() -> Ability:
     return Ability(vm, go, tuple(missing))
 
 
-def _refusal_to_bootstrap() -> str:
+def _rejection_to_bootstrap() -> str:
     """Why the guest could not be bootstrapped here, if it still must be: as root of a sandbox."""
     pins = load_pins()
     if qemu(pins).is_built() and guest_system(pins).is_built():

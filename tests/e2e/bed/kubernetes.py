@@ -20,7 +20,7 @@ Manifest = dict[str, Any]
 
 
 class ApiError(Exception):
-    """The API server refused; ``status`` is the HTTP status, the text its own message."""
+    """The API server rejected; ``status`` is the HTTP status, the text its own message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}")

@@ -6,16 +6,18 @@ import dataclasses
 
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.models.grouped import GroupedCpus
-from drakit.kit.driver import Container, PreparedClaims, Shape
+from drakit.kit.driver import Container, DesiredResources, PreparedClaims
 
 _right = GroupedCpus.enforce
 
 
-def _enforce(self: GroupedCpus, container: Container, prepared_claims: PreparedClaims) -> Shape:
-    shape = _right(self, container, prepared_claims)
-    if not container.uses or shape.cpus is None:
-        return shape
-    return dataclasses.replace(shape, cpus=CpuSet(range(4, 4 + len(shape.cpus))))
+def _enforce(
+    self: GroupedCpus, container: Container, prepared_claims: PreparedClaims
+) -> DesiredResources:
+    desired = _right(self, container, prepared_claims)
+    if not container.uses or desired.cpus is None:
+        return desired
+    return dataclasses.replace(desired, cpus=CpuSet(range(4, 4 + len(desired.cpus))))
 
 
 GroupedCpus.enforce = _enforce  # type: ignore[method-assign]

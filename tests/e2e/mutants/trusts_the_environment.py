@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from drakit.kit.claims import cdi_names as names
 from drakit.kit.driver import PreparedClaim
-from drakit.kit.runtime.enforcer import Enforcer, Known
-from drakit.wire.nri.values import Pod
+from drakit.kit.runtime.enforcer import Enforcer, TrackedContainer
+from drakit.wire.nri.values import PodSandbox
 
 
-def _parts(self: Enforcer, known: Known) -> tuple[names.Part, ...]:
+def _parts(self: Enforcer, known: TrackedContainer) -> tuple[names.Part, ...]:
     every = [part for entry in self._prepared_claims() for part in names.parts_of(entry)]
     return tuple(part for part in every if names.marker_variable(part) in known.shown.markers)
 
 
-def _owner(self: Enforcer, entry: PreparedClaim, asking: Pod) -> Pod:
+def _owner(self: Enforcer, entry: PreparedClaim, asking: PodSandbox) -> PodSandbox:
     return asking
 
 

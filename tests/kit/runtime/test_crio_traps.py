@@ -17,8 +17,15 @@ from drakit.kit.runtime.enforcer import Enforcer
 from drakit.testing.releases import EVERY_RELEASE, Release
 from drakit.testing.runtime import RuntimeFailure
 from drakit.wire.nri import nri_pb2
-from drakit.wire.nri.values import NOTHING, Pod, Resources, State, Update, update_to
-from drakit.wire.nri.values import Container as Reported
+from drakit.wire.nri.values import (
+    NOTHING,
+    ContainerUpdate,
+    NriContainer,
+    PodSandbox,
+    Resources,
+    State,
+    update_to,
+)
 from tests.kit.runtime import test_nri_hooks as test_runtime
 from tests.kit.runtime.test_nri_hooks import ALL, KIND, POD, Pinner, world
 
@@ -175,8 +182,8 @@ FORGED = {"drakit.dev/wanted": '{"memory_added":0,"hugepages":{"2MB":10995116277
 def test_a_forged_note_of_the_kubelets_limits_is_not_believed() -> None:
     """CRI-O copies a pod's annotations to its containers; the driver keeps such a note there itself."""
     enforcer = Enforcer(Grower, PreparedClaims, trust_cdi=False)
-    pod = Pod(id="p", uid=POD, name="forger", namespace="ns", annotations=FORGED)
-    container = Reported(
+    pod = PodSandbox(id="p", uid=POD, name="forger", namespace="ns", annotations=FORGED)
+    container = NriContainer(
         id="c", pod_id="p", name="main", state=State.RUNNING, annotations=FORGED,
         resources=Resources(cpus="0-7", hugepage_limits={"2MB": 0}),
     )  # fmt: skip
@@ -186,7 +193,7 @@ def test_a_forged_note_of_the_kubelets_limits_is_not_believed() -> None:
 
 def test_an_update_always_carries_resources() -> None:
     """CRI-O dereferences them without a look and would crash."""
-    message = update_to(Update(container_id="c", resources=NOTHING))
+    message = update_to(ContainerUpdate(container_id="c", resources=NOTHING))
     parsed = nri_pb2.ContainerUpdate.FromString(message.SerializeToString())
     assert parsed.HasField("linux")
     assert parsed.linux.HasField("resources")
@@ -202,9 +209,9 @@ class Indifferent(Pinner):
 
 def test_a_container_without_limits_of_ours_is_never_updated() -> None:
     enforcer = Enforcer(Indifferent, PreparedClaims, trust_cdi=False)
-    pod = Pod(id="p", uid=POD, name="web", namespace="ns")
-    container = Reported(id="c", pod_id="p", name="main", state=State.RUNNING)
+    pod = PodSandbox(id="p", uid=POD, name="web", namespace="ns")
+    container = NriContainer(id="c", pod_id="p", name="main", state=State.RUNNING)
     assert enforcer.synchronize([pod], [container]) == []
-    enforcer.untold(["c"])
+    enforcer.mark_unsent(["c"])
     assert enforcer.settle() == []
     assert enforcer.update(pod, container, Resources(shares=512)) == []

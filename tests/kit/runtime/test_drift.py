@@ -23,8 +23,7 @@ from drakit.kit.runtime.drift import (
 )
 from drakit.kit.runtime.enforcer import Enforcer
 from drakit.kit.telemetry.metrics import Metrics
-from drakit.wire.nri.values import Container as Reported
-from drakit.wire.nri.values import Pod, State
+from drakit.wire.nri.values import NriContainer, PodSandbox, State
 
 
 @pytest.mark.parametrize("ran", [True, False])
@@ -117,9 +116,9 @@ class _Containers:
         prepared_claims = PreparedClaims()
         self.enforcer = Enforcer(lambda: self.driver, lambda: prepared_claims)
         self.enforcer.synchronize(
-            [Pod(id="s", uid="u", name="p", namespace="n")],
+            [PodSandbox(id="s", uid="u", name="p", namespace="n")],
             [
-                Reported(id=each, pod_id="s", state=State.RUNNING, cgroups_path=f"/pods/{each}")
+                NriContainer(id=each, pod_id="s", state=State.RUNNING, cgroups_path=f"/pods/{each}")
                 for each in desired_resources
             ],
         )

@@ -23,8 +23,7 @@ from drakit.kit.driver import (
     RejectedError,
 )
 from drakit.kit.runtime.enforcer import WANTED_ANNOTATION, Enforcer
-from drakit.wire.nri.values import NOTHING, Pod, Resources, State
-from drakit.wire.nri.values import Container as Reported
+from drakit.wire.nri.values import NOTHING, NriContainer, PodSandbox, Resources, State
 
 KIND = "dra.k8s.io/cpu"
 ALL = CpuSet.range(0, 16)
@@ -74,13 +73,17 @@ class Bench:
         self.enforcer = Enforcer(Pinner, lambda: self.prepared_claims, trust_cdi=trust_cdi)
 
 
-def pod(number: int = 1) -> Pod:
-    return Pod(id=f"sandbox-{number}", name=f"p{number}", namespace="ns", uid=f"pod-{number}")
+def pod(number: int = 1) -> PodSandbox:
+    return PodSandbox(
+        id=f"sandbox-{number}", name=f"p{number}", namespace="ns", uid=f"pod-{number}"
+    )
 
 
-def container(name: str, *parts: tuple[str, str], pod_number: int = 1, **more: object) -> Reported:
+def container(
+    name: str, *parts: tuple[str, str], pod_number: int = 1, **more: object
+) -> NriContainer:
     devices = tuple(names.qualified_name(KIND, names.Part(*part)) for part in parts)
-    return Reported(
+    return NriContainer(
         id=f"id-{name}",
         name=name,
         pod_id=f"sandbox-{pod_number}",
@@ -131,7 +134,7 @@ def test_a_device_nobody_prepared_is_rejected() -> None:
 
 def test_foreign_cdi_devices_are_nothing_to_us() -> None:
     bench = Bench()
-    other = Reported(id="x", name="x", pod_id="sandbox-1", cdi_devices=("nvidia.com/gpu=0",))
+    other = NriContainer(id="x", name="x", pod_id="sandbox-1", cdi_devices=("nvidia.com/gpu=0",))
     assert bench.enforcer.create(pod(), other).resources.cpus == "0-15"
 
 
@@ -213,9 +216,9 @@ def test_a_kubelet_update_keeps_our_limits_and_lets_the_others_through() -> None
     assert [(u.container_id, u.resources) for u in updates] == [
         ("id-x", Resources(cpus="2-3", quota=-1))
     ]
-    told = bench.enforcer.containers["id-x"].told
-    assert told is not None
-    assert told.shares == 2
+    last_sent = bench.enforcer.containers["id-x"].last_sent
+    assert last_sent is not None
+    assert last_sent.shares == 2
 
 
 def test_a_missed_create_is_noticed_and_corrected() -> None:
@@ -228,7 +231,7 @@ def test_a_missed_create_is_noticed_and_corrected() -> None:
 def test_what_could_not_be_sent_is_said_again() -> None:
     bench = Bench()
     bench.enforcer.create(pod(), container("x"))
-    bench.enforcer.untold(["id-x", "never-heard-of"])
+    bench.enforcer.mark_unsent(["id-x", "never-heard-of"])
     assert [u.resources.cpus for u in bench.enforcer.settle()] == ["0-15"]
 
 
@@ -281,7 +284,7 @@ def test_containers_always_look_as_the_checkpoint_says(rng: random.Random) -> No
             apply(bench.enforcer.stopped(gone))
         else:
             again = [
-                Reported(
+                NriContainer(
                     id=i,
                     name=i,
                     pod_id="sandbox-1",
@@ -305,7 +308,7 @@ def test_containers_always_look_as_the_checkpoint_says(rng: random.Random) -> No
         assert NOTHING not in runtime.values()
 
 
-def owner_seen_by(bench: Bench, asking: Pod, reported: Reported) -> str:
+def owner_seen_by(bench: Bench, asking: PodSandbox, reported: NriContainer) -> str:
     seen: list[str] = []
 
     @dataclass(frozen=True)

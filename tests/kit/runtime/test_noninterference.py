@@ -18,8 +18,7 @@ from drakit.kit.claims.cdi_names import MARKER_PREFIX, MOST_MARKERS, Part, quali
 from drakit.kit.driver import PreparedClaims, RejectedError
 from drakit.kit.runtime.enforcer import WANTED_ANNOTATION, Enforcer
 from drakit.kit.runtime.kubelet_limits import kubelet_limits, note_for
-from drakit.wire.nri.values import Container as Reported
-from drakit.wire.nri.values import Pod, Resources, State
+from drakit.wire.nri.values import NriContainer, PodSandbox, Resources, State
 from tests.kit.runtime.test_enforcer import ALL, KIND, Pinner, claim, pod
 
 CLAIMS = (
@@ -82,8 +81,8 @@ def node(attack: Attack | None, *, cdi: bool) -> tuple[Enforcer, dict[str, objec
     held = PreparedClaims(CLAIMS)
     enforcer = Enforcer(Pinner, lambda: held, trust_cdi=cdi)
 
-    def rightful(uid: str, number: int, cpus: str) -> Reported:
-        return Reported(
+    def rightful(uid: str, number: int, cpus: str) -> NriContainer:
+        return NriContainer(
             id=f"id-{uid}{number}",
             name=uid,
             pod_id=f"sandbox-{number}",
@@ -93,11 +92,11 @@ def node(attack: Attack | None, *, cdi: bool) -> tuple[Enforcer, dict[str, objec
             resources=Resources(cpus=cpus),
         )
 
-    plain = Reported(id="id-plain", name="plain", pod_id="sandbox-8", state=State.RUNNING,
+    plain = NriContainer(id="id-plain", name="plain", pod_id="sandbox-8", state=State.RUNNING,
                      resources=Resources(cpus="0-1,4,6,8-15"))  # fmt: skip
-    evil_pod = Pod(id="sandbox-9", name="evil", namespace="attacker", uid="pod-9",
+    evil_pod = PodSandbox(id="sandbox-9", name="evil", namespace="attacker", uid="pod-9",
                    annotations=attack.annotations if attack else {})  # fmt: skip
-    evil = Reported(id="id-evil", name="evil", pod_id="sandbox-9", state=State.RUNNING)
+    evil = NriContainer(id="id-evil", name="evil", pod_id="sandbox-9", state=State.RUNNING)
     if attack is not None:
         evil = msgspec.structs.replace(
             evil, env=attack.env, labels=attack.labels, annotations=attack.annotations,
@@ -165,29 +164,32 @@ def test_a_variable_of_a_claim_nobody_prepared_holds_nothing_after_a_restart() -
     """One pod, one variable, one restart: no CPU was left on the node."""
     for cdi in (True, False):
         enforcer = Enforcer(Pinner, PreparedClaims, trust_cdi=cdi)
-        evil = Reported(
+        evil = NriContainer(
             id="id-evil", name="main", pod_id="sandbox-9", state=State.RUNNING,
             env=(f"{MARKER_PREFIX}whatever_x={KIND}",), resources=Resources(cpus=str(ALL)),
         )  # fmt: skip
-        enforcer.synchronize([Pod(id="sandbox-9", uid="pod-9")], [evil])
+        enforcer.synchronize([PodSandbox(id="sandbox-9", uid="pod-9")], [evil])
         assert enforcer.orphaned(()) == {}
-        assert enforcer.create(pod(), Reported(id="x", pod_id="sandbox-1")).resources.cpus == "0-15"
+        assert (
+            enforcer.create(pod(), NriContainer(id="x", pod_id="sandbox-1")).resources.cpus
+            == "0-15"
+        )
 
 
 def test_even_with_evidence_a_variable_never_takes_the_last_cpus() -> None:
     enforcer = Enforcer(Pinner, PreparedClaims, trust_cdi=False)
-    evil = Reported(
+    evil = NriContainer(
         id="id-evil", name="main", pod_id="sandbox-9", state=State.RUNNING,
         env=(f"{MARKER_PREFIX}{LOST}_r0={KIND}",), resources=Resources(cpus=str(ALL)),
     )  # fmt: skip
-    enforcer.take_over([Pod(id="sandbox-9", uid="pod-9")], [evil])
+    enforcer.take_over([PodSandbox(id="sandbox-9", uid="pod-9")], [evil])
     assert enforcer.orphaned({LOST}) == {}
 
 
 def test_a_container_on_a_lost_claim_keeps_its_cpus_where_names_are_not_reported() -> None:
     """With evidence that is not in the pod's hands: a CDI spec, or a damaged record."""
     enforcer = Enforcer(Pinner, PreparedClaims, trust_cdi=False)
-    pinned = Reported(
+    pinned = NriContainer(
         id="id-x", name="main", pod_id="sandbox-1", state=State.RUNNING,
         env=(f"{MARKER_PREFIX}{LOST}_r0={KIND}",), resources=Resources(cpus="7"),
     )  # fmt: skip
@@ -199,11 +201,11 @@ def test_a_container_on_a_lost_claim_keeps_its_cpus_where_names_are_not_reported
 
 def test_cpus_that_containers_without_claims_use_are_not_held_on_a_variables_word() -> None:
     enforcer = Enforcer(Pinner, PreparedClaims, trust_cdi=False)
-    marked = Reported(
+    marked = NriContainer(
         id="id-x", name="main", pod_id="sandbox-1", state=State.RUNNING,
         env=(f"{MARKER_PREFIX}{LOST}_r0={KIND}",), resources=Resources(cpus="6-7"),
     )  # fmt: skip
-    plain = Reported(
+    plain = NriContainer(
         id="id-y", name="main", pod_id="sandbox-2", state=State.RUNNING,
         resources=Resources(cpus="0-6"),
     )  # fmt: skip
@@ -213,7 +215,7 @@ def test_cpus_that_containers_without_claims_use_are_not_held_on_a_variables_wor
 
 def test_a_device_names_the_user_of_a_claim_nothing_else_is_known_of() -> None:
     enforcer = Enforcer(Pinner, PreparedClaims)
-    running = Reported(
+    running = NriContainer(
         id="id-x", pod_id="sandbox-1", state=State.RUNNING, cdi_devices=devices(LOST)
     )
     enforcer.synchronize([pod()], [running])
@@ -223,7 +225,7 @@ def test_a_device_names_the_user_of_a_claim_nothing_else_is_known_of() -> None:
 def test_containers_of_the_go_driver_keep_their_cpus() -> None:
     """Its device is named without a request, its variable is another one."""
     uid = "11111111-1111-4111-8111-111111111111"
-    with_name = Reported(
+    with_name = NriContainer(
         id="id-x", pod_id="sandbox-1", state=State.RUNNING, resources=Resources(cpus="0,4"),
         cdi_devices=(f"{KIND}=claim-{uid}",), env=(f"DRA_CPUSET_{uid}=0,4",),
     )  # fmt: skip
@@ -239,7 +241,9 @@ def test_containers_of_the_go_driver_keep_their_cpus() -> None:
 def test_a_claim_without_its_device_is_rejected_where_devices_are_reported() -> None:
     held = PreparedClaims(CLAIMS)
     enforcer = Enforcer(Pinner, lambda: held)
-    marked = Reported(id="x", name="main", pod_id="sandbox-1", env=(f"{MARKER_PREFIX}a_r0={KIND}",))
+    marked = NriContainer(
+        id="x", name="main", pod_id="sandbox-1", env=(f"{MARKER_PREFIX}a_r0={KIND}",)
+    )
     with pytest.raises(RejectedError, match="reports no CDI device") as caught:
         enforcer.create(pod(), marked)
     assert caught.value.reason == "missing-device"
@@ -250,7 +254,7 @@ def test_a_running_container_of_the_pod_is_still_served_by_its_marker() -> None:
     """It may have been created by a release that did not report devices: it keeps its CPUs."""
     held = PreparedClaims(CLAIMS)
     enforcer = Enforcer(Pinner, lambda: held)
-    running = Reported(
+    running = NriContainer(
         id="x", name="main", pod_id="sandbox-1", state=State.RUNNING,
         env=(f"{MARKER_PREFIX}a_r0={KIND}",), resources=Resources(cpus="2-3", quota=-1),
     )  # fmt: skip
@@ -262,7 +266,7 @@ def test_a_flood_of_variables_is_neither_kept_nor_searched() -> None:
     held = PreparedClaims(CLAIMS)
     enforcer = Enforcer(Pinner, lambda: held, trust_cdi=False)
     flood = tuple(f"{MARKER_PREFIX}{i}_r={KIND}" for i in range(20_000))
-    evil = Reported(id="x", name="main", pod_id="sandbox-1", state=State.RUNNING, env=flood)
+    evil = NriContainer(id="x", name="main", pod_id="sandbox-1", state=State.RUNNING, env=flood)
     with pytest.raises(RejectedError, match=f"more than {MOST_MARKERS}"):
         enforcer.create(pod(), evil)
     enforcer.synchronize([pod()], [evil])
@@ -281,10 +285,10 @@ def test_a_note_about_the_kubelets_limits_counts_only_if_the_pod_could_not_write
     theirs = Resources(memory_limit=1 << 41, hugepage_limits={"2MB": pages})
     ours = Resources(memory_limit=(1 << 41) + added, hugepage_limits={"2MB": pages + 1})
     note = note_for(ours, theirs)
-    container = Reported(id="x", annotations=note, resources=ours.over(theirs))
-    honest = Pod(id="s", annotations={"other": "x"})
+    container = NriContainer(id="x", annotations=note, resources=ours.over(theirs))
+    honest = PodSandbox(id="s", annotations={"other": "x"})
     assert kubelet_limits(container, honest).memory_limit == theirs.memory_limit
     assert kubelet_limits(container, honest).hugepage_limits == {"2MB": pages}
-    for doubtful in (None, Pod(id="s", annotations=note)):
+    for doubtful in (None, PodSandbox(id="s", annotations=note)):
         assert kubelet_limits(container, doubtful).hugepage_limits == {}
         assert kubelet_limits(container, doubtful).memory_limit is None

@@ -43,8 +43,7 @@ from drakit.testing.runtime import FakeContainer, FakeRuntime, RuntimeFailure
 from drakit.wire.nri.handler import Handler
 from drakit.wire.nri.options import PluginOptions
 from drakit.wire.nri.plugin import NriPlugin
-from drakit.wire.nri.values import Adjustment, Pod, Resources, Update
-from drakit.wire.nri.values import Container as Reported
+from drakit.wire.nri.values import Adjustment, ContainerUpdate, NriContainer, PodSandbox, Resources
 from tests.kit.claimworld import Claims, resource_claim
 
 KIND = "dra.k8s.io/cpu"
@@ -251,7 +250,7 @@ async def test_a_second_pod_that_shares_the_claim_is_served_though_the_kubelet_n
         again = await it.runtime.run(pod.id, "main", cdi_devices=devices)
         assert again.cpus == "2-3"
         await it.runtime.remove_pod(pod.id)
-        assert not it.host.enforcer.vouched
+        assert not it.host.enforcer.confirmed
 
 
 async def test_a_shared_claims_second_pod_is_confirmed_after_a_restart_of_the_driver(
@@ -267,7 +266,7 @@ async def test_a_shared_claims_second_pod_is_confirmed_after_a_restart_of_the_dr
         it.host = RuntimeHost(Pinner, it.checkpoint, it.options, Metrics("dra.toy"), it.claims)
         it.start()
         await it.runtime.plugin_ready()
-        await until(lambda: it.host.enforcer.vouched)
+        await until(lambda: it.host.enforcer.confirmed)
         await it.runtime.run((await it.runtime.run_pod("any")).id, "any")
         assert container.cpus == "2-3"
         assert not it.host.enforcer.conflicts()
@@ -429,7 +428,7 @@ async def test_one_bad_container_does_not_keep_the_others_from_being_served(
 class Contrary(Handler):
     """Another plugin that also sets cpus of containers of one name, and so fails their creation."""
 
-    async def create(self, pod: Pod, container: Reported) -> Adjustment:
+    async def create(self, pod: PodSandbox, container: NriContainer) -> Adjustment:
         cpus = "0" if container.name == "contested" else ""
         return Adjustment(resources=Resources(cpus=cpus))
 
@@ -464,7 +463,7 @@ async def test_a_push_that_was_overtaken_by_an_answer_is_put_right(
         reached, go = asyncio.Event(), asyncio.Event()
         push = it.host.plugin.push
 
-        async def slow(updates: Sequence[Update]) -> None:
+        async def slow(updates: Sequence[ContainerUpdate]) -> None:
             reached.set()
             await go.wait()  # as if the runtime held its lock
             await push(updates)
@@ -492,7 +491,7 @@ async def test_nobody_is_left_on_the_cpus_of_a_container_that_starts(
         other = await it.runtime.run((await it.runtime.run_pod("other")).id, "app")
         files = {each: it.cpuset_file(each) for each in (shared, other)}
 
-        async def yes(updates: Sequence[Update]) -> None:
+        async def yes(updates: Sequence[ContainerUpdate]) -> None:
             """The runtime is in no hurry."""
 
         monkeypatch.setattr(it.host.plugin, "push", yes)
@@ -612,7 +611,7 @@ class Story:
     def __init__(self, it: World, seed: int) -> None:
         self.it = it
         self.chance = random.Random(seed)
-        self.claims: dict[str, tuple[str, Pod, list[str]]] = {}
+        self.claims: dict[str, tuple[str, PodSandbox, list[str]]] = {}
         self.shared: list[str] = []
         self.count = 0
 

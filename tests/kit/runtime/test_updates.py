@@ -16,7 +16,7 @@ from drakit.kit.driver import PreparedClaim, PreparedDevice, RejectedError
 from drakit.testing.releases import CONTAINERD_2_4, CRIO_1_36
 from drakit.testing.runtime import FakeContainer
 from drakit.wire.nri.plugin import NriPlugin, PushFailedError
-from drakit.wire.nri.values import Update
+from drakit.wire.nri.values import ContainerUpdate
 from tests.kit.runtime.test_nri_hooks import POD, World, directory, until, world
 
 __all__ = ["directory"]
@@ -31,11 +31,11 @@ class Gate:
         self.open.set()
         self.waiting = 0
         self.most = 0
-        self.sent: list[Update] = []
-        self.fails: Callable[[Update], bool] = lambda update: False
+        self.sent: list[ContainerUpdate] = []
+        self.fails: Callable[[ContainerUpdate], bool] = lambda update: False
         monkeypatch.setattr(plugin, "push", self._pass)
 
-    async def _pass(self, updates: Sequence[Update]) -> None:
+    async def _pass(self, updates: Sequence[ContainerUpdate]) -> None:
         self.sent.extend(updates)
         self.waiting += 1
         self.most = max(self.most, self.waiting)
@@ -121,7 +121,7 @@ async def test_a_prepare_waits_for_stale_updates_on_their_way_and_for_nothing_el
         growing = asyncio.create_task(it.host.checkpoint_changed())
         await until(lambda: gate.waiting == 8)
         await it.prepare("b", "2-3")
-        waiting = asyncio.create_task(it.host.vacate(entry("b", "2-3")))
+        waiting = asyncio.create_task(it.host.evict_others(entry("b", "2-3")))
         for _ in range(20):
             await asyncio.sleep(0)
         assert not waiting.done(), "eight stale updates may still be applied"
@@ -139,7 +139,7 @@ async def test_containers_leave_in_the_kernel_before_the_runtime_has_been_asked(
     async with crowd(directory, monkeypatch) as (it, gate, shared):
         gate.open.clear()
         await it.prepare("a", "2-3")
-        await it.host.vacate(entry("a", "2-3"))
+        await it.host.evict_others(entry("a", "2-3"))
         assert all(it.cpuset_file(each).read_text().strip() == "0-1,4-7" for each in shared)
         gate.open.set()
         await it.host.checkpoint_changed()
@@ -156,10 +156,10 @@ async def test_a_prepare_is_rejected_when_the_runtime_does_not_move_containers(
         gate.open.clear()
         await it.prepare("a", "2-3")
         with pytest.raises(RejectedError, match="has not moved other containers") as caught:
-            await it.host.vacate(entry("a", "2-3"))
+            await it.host.evict_others(entry("a", "2-3"))
         assert caught.value.reason == "runtime-busy"
         gate.open.set()
-        await it.host.vacate(entry("a", "2-3"))
+        await it.host.evict_others(entry("a", "2-3"))
         assert {each.resources.cpus for each in shared} == {"0-1,4-7"}
 
 
@@ -177,7 +177,7 @@ async def test_a_container_that_cannot_be_moved_in_the_kernel_goes_first(
 
         monkeypatch.setattr(CgroupTree, "write", forbidden)
         await it.prepare("a", "2-3")
-        await it.host.vacate(entry("a", "2-3"))
+        await it.host.evict_others(entry("a", "2-3"))
         assert own.resources.cpus == "0-1,4-7"
         assert own.id in [update.container_id for update in gate.sent[:8]]
         await it.host.checkpoint_changed()
@@ -190,7 +190,7 @@ async def test_where_nothing_may_be_pushed_containers_leave_in_the_kernel(direct
     async with world(directory, CRIO_1_36) as it:
         shared = await it.runtime.run((await it.runtime.run_pod("web")).id, "app")
         await it.prepare("a", "2-3")
-        await it.host.vacate(entry("a", "2-3"))
+        await it.host.evict_others(entry("a", "2-3"))
         assert it.cpuset_file(shared).read_text().strip() == "0-1,4-7"
         assert not it.runtime.wedged
         assert not any(call.method == "UpdateContainers" for call in it.runtime.calls)

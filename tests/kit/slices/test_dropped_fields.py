@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from drakit.core.kubernetes_releases import GATED_FIELDS
 from drakit.core.objects import (
     Attribute,
     Capacity,
@@ -17,7 +18,7 @@ from drakit.core.objects import (
 from drakit.core.quantity import Quantity
 from drakit.kit.slices.dropped_fields import find_dropped, hint_for_rejected
 from drakit.kit.slices.layout import Content
-from drakit.testing.apirules import default_gates, drop_disabled
+from drakit.testing.apirules import drop_disabled
 
 ONE = Quantity(1)
 CONSUMES = CounterConsumption(
@@ -46,7 +47,7 @@ def through_server(content: Content, **gates: bool) -> Content:
     """What a server with these gates on and all others off keeps of a slice."""
     spec = to_builtins(content)
     spec = {key: list(value) for key, value in spec.items()}
-    drop_disabled(spec, None, dict.fromkeys(default_gates(37), True) | gates)
+    drop_disabled(spec, None, dict.fromkeys(GATED_FIELDS, True) | gates)
     return from_builtins(spec, Content)
 
 
@@ -72,7 +73,7 @@ def test_each_gate_is_recognised(gate: str, fields: set[str]) -> None:
 
 
 def test_all_gates_at_once() -> None:
-    got = through_server(RICH, **dict.fromkeys(default_gates(37), False))
+    got = through_server(RICH, **dict.fromkeys(GATED_FIELDS, False))
     assert len(find_dropped("p", RICH, got)) == 6
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drakit.core.kubernetes_releases import LATEST
 from drakit.core.objects import (
     Attribute,
     Capacity,
@@ -73,7 +74,7 @@ class Server:
             name=name, uid=uid, resource_version=str(self.revision), owner_references=(OWNER,)
         )
         raw = to_builtins(ResourceSlice(metadata=metadata, spec=spec))
-        assert validate_slice(raw["spec"], None, 37) == []
+        assert validate_slice(raw["spec"], None, LATEST) == []
         self.slices[name] = Object(SLICES, raw)
 
     @property

@@ -9,7 +9,7 @@ from drakit.kit.driver import Offer, PoolOffer
 from drakit.kit.slices.layout import Identity, lay_out, plan_pool, stand
 from drakit.kit.slices.limits import OfferError, check_offer
 from drakit.testing.apiserver import FakeApiServer
-from drakit.wire.kube import SLICES, BadRequest, Client, Invalid
+from drakit.wire.kube import SLICES, BadRequestError, Client, InvalidError
 from tests.kit.slices.limit_cases import BEYOND_THE_SERVER, CASES, Case
 
 
@@ -40,7 +40,7 @@ async def server_takes(client: Client, case: Case) -> bool:
         for create in plan.creates:
             metadata = ObjectMeta(generate_name=create.generate_name)
             await client.create(SLICES, ResourceSlice(metadata=metadata, spec=create.spec))
-    except (BadRequest, Invalid):
+    except (BadRequestError, InvalidError):
         return False
     return True
 

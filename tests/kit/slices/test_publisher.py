@@ -18,7 +18,7 @@ from drakit.kit.slices.limits import OfferError
 from drakit.kit.slices.publisher import NodeMissing, Publisher, RepairDelays
 from drakit.kit.telemetry.metrics import Metrics
 from drakit.testing.apiserver import FakeApiServer, Fault, Seen, Trouble
-from drakit.wire.kube import Backoff, Client, Forbidden, Invalid
+from drakit.wire.kube import Backoff, Client, ForbiddenError, InvalidError
 
 DRIVER, NODE = "dra.example.com", "node-1"
 MINE = f"spec.driver={DRIVER},spec.nodeName={NODE}"
@@ -302,7 +302,7 @@ async def test_a_rejected_pool_is_reported_and_not_asked_for_again() -> None:
     pools = (PoolOffer((listed,), name="bad"), PoolOffer(devices(3), name="good"))
     async with bench() as at:
         at.publisher.publish(Offer(pools))
-        await at.until(lambda: isinstance(at.publisher.status.last_error, Invalid))
+        await at.until(lambda: isinstance(at.publisher.status.last_error, InvalidError))
         assert at.rejected == ["bad"]
         assert at.told("good") == ["d0", "d1", "d2"]
         await at.settled()
@@ -320,7 +320,7 @@ async def test_missing_rights_are_waited_for() -> None:
     server.forbidden.add(("create", "resourceslices"))
     async with bench(server) as at:
         at.publisher.publish(offer(3))
-        await at.until(lambda: isinstance(at.publisher.status.last_error, Forbidden))
+        await at.until(lambda: isinstance(at.publisher.status.last_error, ForbiddenError))
         assert "verb 'create' on resource 'resourceslices'" in (at.publisher.problem or "")
         server.forbidden.clear()
         await at.published()

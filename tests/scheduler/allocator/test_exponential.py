@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from drakit.core.objects import DeviceClass, ResourceClaim, ResourceSlice, from_builtins
 from drakit.core.pods import Node, Pod
-from drakit.scheduler.placement import Cluster, NodeAnswer, place
+from drakit.scheduler.placement import ClusterSnapshot, NodeResult, place
 
 Json = dict[str, Any]
 
 
-def answer(devices: list[Json], *claims: Json) -> NodeAnswer:
+def answer(devices: list[Json], *claims: Json) -> NodeResult:
     """What the one node says to a pod with these claims."""
     pool = {"name": "p", "generation": 1, "resourceSliceCount": 1}
     spec = {"driver": "d.io", "nodeName": "n", "pool": pool, "devices": devices}
@@ -33,7 +33,7 @@ def answer(devices: list[Json], *claims: Json) -> NodeAnswer:
         slices.append({"metadata": {"name": "t"}, "spec": counters})
     uses = [{"name": f"c{i}", "resourceClaimName": f"c{i}"} for i in range(len(claims))]
     pod = {"metadata": {"name": "p", "namespace": "d"}, "spec": {"resourceClaims": uses}}
-    cluster = Cluster(
+    cluster = ClusterSnapshot(
         nodes=(from_builtins({"metadata": {"name": "n"}}, Node),),
         slices=tuple(from_builtins(s, ResourceSlice) for s in slices),
         classes=(from_builtins({"metadata": {"name": "c"}}, DeviceClass),),
@@ -74,54 +74,54 @@ IN_0 = 'device.attributes["d.io"].group == 0'
 NOT_0 = 'device.attributes["d.io"].group != 0'
 
 
-def one_too_few(n: int) -> NodeAnswer:
+def one_too_few(n: int) -> NodeResult:
     return answer(plain(n), {"requests": [wants("r", n + 1)]})
 
 
-def impossible_last(n: int) -> NodeAnswer:
+def impossible_last(n: int) -> NodeResult:
     requests = [wants("many", n // 4), wants("none", 1, 'device.driver == "x.io"')]
     return answer(plain(n), {"requests": requests})
 
 
-def impossible_in_the_last_claim(n: int) -> NodeAnswer:
+def impossible_in_the_last_claim(n: int) -> NodeResult:
     claims = [{"requests": [wants("r", 3)]} for _ in range(4)]
     return answer(plain(n), *claims, {"requests": [wants("r", 1, 'device.driver == "x.io"')]})
 
 
-def no_group_has_enough(n: int) -> NodeAnswer:
+def no_group_has_enough(n: int) -> NodeResult:
     devices = grouped(n, 2)
     return answer(devices, {"requests": [wants("r", n // 2 + 1)], "constraints": [same()]})
 
 
-def together_too_many(n: int) -> NodeAnswer:
+def together_too_many(n: int) -> NodeResult:
     requests = [wants(f"r{i}", n // 3) for i in range(3)] + [wants("last", n % 3 + 1)]
     return answer(plain(n), {"requests": requests})
 
 
-def each_alone_but_not_together(n: int) -> NodeAnswer:
+def each_alone_but_not_together(n: int) -> NodeResult:
     """The second request needs devices that the first, over the same attribute, excludes."""
     requests = [wants("a", n // 4, IN_0), wants("b", n // 4, NOT_0)]
     return answer(grouped(n, 2), {"requests": requests, "constraints": [same()]})
 
 
-def all_after_many(n: int) -> NodeAnswer:
+def all_after_many(n: int) -> NodeResult:
     every = {"name": "all", "exactly": {"deviceClassName": "c", "allocationMode": "All"}}
     return answer(plain(n), {"requests": [wants("many", n // 3)]}, {"requests": [every]})
 
 
-def different_everywhere(n: int) -> NodeAnswer:
+def different_everywhere(n: int) -> NodeResult:
     devices = grouped(n, n // 2)
     constraint = {"distinctAttribute": "d.io/group"}
     return answer(devices, {"requests": [wants("r", n // 2 + 1)], "constraints": [constraint]})
 
 
-def counters_run_out(n: int) -> NodeAnswer:
+def counters_run_out(n: int) -> NodeResult:
     use = [{"counterSet": "set", "counters": {"c": {"value": "1"}}}]
     devices = [{**d, "consumesCounters": use} for d in plain(n)]
     return answer(devices, {"requests": [wants("r", 9)]})
 
 
-def alternatives_in_every_request(n: int) -> NodeAnswer:
+def alternatives_in_every_request(n: int) -> NodeResult:
     def either(name: str) -> Json:
         subs = [{"name": f"s{k}", "deviceClassName": "c", "count": k} for k in (3, 2, 1)]
         return {"name": name, "firstAvailable": subs}
@@ -130,7 +130,7 @@ def alternatives_in_every_request(n: int) -> NodeAnswer:
     return answer(plain(n), {"requests": [*requests, wants("none", 1, 'device.driver == "x"')]})
 
 
-FAMILIES: dict[str, Callable[[int], NodeAnswer]] = {
+FAMILIES: dict[str, Callable[[int], NodeResult]] = {
     f.__name__: f
     for f in (
         one_too_few,

@@ -8,13 +8,13 @@ import pytest
 
 from drakit.core.objects import DeviceClass, ResourceClaim, ResourceSlice, from_builtins
 from drakit.core.pods import Node, Pod
-from drakit.scheduler.placement import Cluster, Placement, place
+from drakit.scheduler.placement import ClusterSnapshot, SchedulingResult, place
 
 
-def cluster(devices: list[dict[str, Any]], claim: dict[str, Any]) -> Cluster:
+def cluster(devices: list[dict[str, Any]], claim: dict[str, Any]) -> ClusterSnapshot:
     pool = {"name": "p", "generation": 1, "resourceSliceCount": 1}
     spec = {"driver": "d.io", "nodeName": "n", "pool": pool, "devices": devices}
-    return Cluster(
+    return ClusterSnapshot(
         nodes=(from_builtins({"metadata": {"name": "n"}}, Node),),
         slices=(from_builtins({"metadata": {"name": "s"}, "spec": spec}, ResourceSlice),),
         classes=(from_builtins({"metadata": {"name": "c"}}, DeviceClass),),
@@ -27,13 +27,13 @@ def cluster(devices: list[dict[str, Any]], claim: dict[str, Any]) -> Cluster:
     )
 
 
-def answer(devices: list[dict[str, Any]], claim: dict[str, Any]) -> Placement:
+def answer(devices: list[dict[str, Any]], claim: dict[str, Any]) -> SchedulingResult:
     use = [{"name": "x", "resourceClaimName": "x"}]
     pod = {"metadata": {"name": "p", "namespace": "default"}, "spec": {"resourceClaims": use}}
     return place(cluster(devices, claim), from_builtins(pod, Pod))
 
 
-def wish(count: int, *selectors: str) -> dict[str, Any]:
+def request_spec(count: int, *selectors: str) -> dict[str, Any]:
     return {
         "deviceClassName": "c",
         "count": count,
@@ -44,7 +44,7 @@ def wish(count: int, *selectors: str) -> dict[str, Any]:
 @pytest.mark.parametrize("free", [4, 12, 24, 31])
 def test_one_device_too_few_takes_two_to_the_n_steps(free: int) -> None:
     devices = [{"name": f"d{i}"} for i in range(free)]
-    placement = answer(devices, {"requests": [{"name": "r", "exactly": wish(free + 1)}]})
+    placement = answer(devices, {"requests": [{"name": "r", "exactly": request_spec(free + 1)}]})
     assert not placement.feasible
     assert placement.nodes[0].steps == 2**free
     assert placement.nodes[0].would_time_out == (2**free > 10_000_000)
@@ -53,8 +53,8 @@ def test_one_device_too_few_takes_two_to_the_n_steps(free: int) -> None:
 def test_a_satisfiable_request_before_an_impossible_one() -> None:
     devices = [{"name": f"d{i}"} for i in range(64)]
     requests = [
-        {"name": "cpus", "exactly": wish(4)},
-        {"name": "gpu", "exactly": wish(1, 'device.driver == "gpu.io"')},
+        {"name": "cpus", "exactly": request_spec(4)},
+        {"name": "gpu", "exactly": request_spec(1, 'device.driver == "gpu.io"')},
     ]
     placement = answer(devices, {"requests": requests})
     assert not placement.feasible
@@ -65,7 +65,7 @@ def test_a_satisfiable_request_before_an_impossible_one() -> None:
 def test_no_numa_node_has_enough() -> None:
     devices = [{"name": f"d{i}", "attributes": {"numa": {"int": i % 2}}} for i in range(40)]
     claim = {
-        "requests": [{"name": "r", "exactly": wish(21)}],
+        "requests": [{"name": "r", "exactly": request_spec(21)}],
         "constraints": [{"matchAttribute": "d.io/numa"}],
     }
     placement = answer(devices, claim)
@@ -83,7 +83,7 @@ def test_many_different_devices_with_shares_are_decided() -> None:
         }
         for i in range(5)
     ]
-    request = {**wish(1), "capacity": {"requests": {"cpu": "5"}}}
+    request = {**request_spec(1), "capacity": {"requests": {"cpu": "5"}}}
     requests = [{"name": f"r{i}", "exactly": request} for i in range(5)]
     placement = answer(devices, {"requests": requests})
     assert not placement.feasible  # only four devices have 5 or more, none has 10

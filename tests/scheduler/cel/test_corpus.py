@@ -16,7 +16,7 @@ import pytest
 from drakit.core.objects import Device, from_builtins
 from drakit.scheduler.cel.checker.cost import COST_LIMIT
 from drakit.scheduler.cel.errors import CelCompileError, CelRuntimeError, CelUnsupportedError
-from drakit.scheduler.cel.selector import Selector, compile_selector, device_value
+from drakit.scheduler.cel.selector import CompiledSelector, compile_selector, device_value
 from drakit.scheduler.cel.values import DeviceValue
 
 CORPUS = json.loads((Path(__file__).parents[1] / "cel_corpus.json").read_text(encoding="utf-8"))
@@ -39,7 +39,7 @@ def devices() -> list[DeviceValue]:
 DEVICES = devices()
 
 
-def answers(selector: Selector) -> list[bool | str]:
+def answers(selector: CompiledSelector) -> list[bool | str]:
     found: list[bool | str] = []
     for device in DEVICES:
         try:

@@ -17,13 +17,13 @@ from drakit.wire.kube import (
     CLAIMS,
     NODES,
     SLICES,
-    AlreadyExists,
-    BadRequest,
+    AlreadyExistsError,
+    BadRequestError,
     Client,
-    Conflict,
+    ConflictError,
     EventKind,
-    Invalid,
-    NotFound,
+    InvalidError,
+    NotFoundError,
     Object,
     Patch,
     Resource,
@@ -66,9 +66,9 @@ async def an_object_is_created_read_and_deleted(client: Client, word: str) -> No
     assert read.raw == made.raw
     assert [device.name for device in read.typed.spec.devices] == ["a", "b"]
     await client.delete(SLICES, made.name, uid=made.uid, resource_version=made.resource_version)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await client.get(SLICES, made.name)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await client.delete(SLICES, made.name)
 
 
@@ -78,9 +78,9 @@ async def a_stale_update_is_a_conflict(client: Client, word: str) -> None:
     changed = await client.update(SLICES, document, name=made.name)
     assert changed.resource_version != made.resource_version
     assert changed.uid == made.uid
-    with pytest.raises(Conflict) as caught:
+    with pytest.raises(ConflictError) as caught:
         await client.update(SLICES, document, name=made.name)
-    assert not isinstance(caught.value, AlreadyExists)
+    assert not isinstance(caught.value, AlreadyExistsError)
     again = await client.update(SLICES, changed.raw, name=made.name)
     assert again.resource_version == changed.resource_version
 
@@ -92,7 +92,7 @@ async def an_immutable_field_stays(client: Client, word: str) -> None:
         {"nodeName": "other"},
         {"pool": {**made.raw["spec"]["pool"], "name": "other"}},
     ):
-        with pytest.raises(Invalid) as caught:
+        with pytest.raises(InvalidError) as caught:
             document = {**made.raw, "spec": {**made.raw["spec"], **change}}
             await client.update(SLICES, document, name=made.name)
         assert caught.value.causes
@@ -100,7 +100,7 @@ async def an_immutable_field_stays(client: Client, word: str) -> None:
 
 async def a_taken_name_is_said(client: Client, word: str) -> None:
     await client.create(SLICES, slice_of(word, "a", name=f"{word}-x"))
-    with pytest.raises(AlreadyExists):
+    with pytest.raises(AlreadyExistsError):
         await client.create(SLICES, slice_of(word, "a", name=f"{word}-x"))
 
 
@@ -113,9 +113,9 @@ async def a_generated_name_is_cut(client: Client, word: str) -> None:
 
 async def preconditions_protect(client: Client, word: str) -> None:
     made = await client.create(SLICES, slice_of(word, "a"))
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         await client.delete(SLICES, made.name, uid="00000000-0000-4000-8000-000000000000")
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         await client.delete(SLICES, made.name, uid=made.uid, resource_version="1")
     assert (await client.get(SLICES, made.name)).uid == made.uid
 
@@ -136,7 +136,7 @@ async def selectors_select(client: Client, word: str) -> None:
     assert [item.uid for item in found.items] == [made.uid]
     nothing = await client.list(SLICES, Selection(fields=f"spec.nodeName={word}-other"))
     assert nothing.items == ()
-    with pytest.raises(BadRequest):
+    with pytest.raises(BadRequestError):
         await client.list(SLICES, Selection(fields="spec.color=red"))
 
 
@@ -221,7 +221,7 @@ async def apply_owns_what_it_says(client: Client, word: str) -> None:
     assert await apply(body(a="1", b="1"), "first") == {"a": "1", "b": "1"}
     assert await apply(body(a="1"), "first") == {"a": "1"}
     assert await apply(body(c="1"), "second") == {"a": "1", "c": "1"}
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         await apply(body(a="2"), "second")
     assert await apply(body(a="2"), "second", force=True) == {"a": "2"}
     await client.delete(CONFIG_MAPS, word, namespace="default")
@@ -244,7 +244,7 @@ async def status_is_apart(client: Client, word: str) -> None:
 async def a_dry_run_leaves_nothing(client: Client, word: str) -> None:
     made = await client.create(SLICES, slice_of(word, "a", name=f"{word}-dry"), dry_run=True)
     assert made.name == f"{word}-dry"
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await client.get(SLICES, made.name)
 
 
@@ -297,7 +297,7 @@ async def finalizers_keep_a_deleted_object(client: Client, word: str) -> None:
     assert again.resource_version == held.resource_version
     released = {"metadata": {"finalizers": None}}
     await client.patch(CONFIG_MAPS, word, released, namespace="default")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await client.get(CONFIG_MAPS, word, namespace="default")
 
 
@@ -372,24 +372,24 @@ async def patches_that_do_not_fit_change_nothing(client: Client, word: str) -> N
         {"op": "test", "path": "/metadata/name", "value": "other"},
         {"op": "remove", "path": "/metadata/labels/missing"},
     ):
-        with pytest.raises(Invalid):
+        with pytest.raises(InvalidError):
             await client.patch(SLICES, made.name, [operation], kind=Patch.JSON)
     stale = {"metadata": {"resourceVersion": "1", "labels": {"x": "1"}}}
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         await client.patch(SLICES, made.name, stale)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await client.patch(SLICES, f"{word}-missing", {"metadata": {"labels": {"x": "1"}}})
     assert (await client.get(SLICES, made.name)).resource_version == made.resource_version
 
 
 async def a_name_is_required(client: Client, word: str) -> None:
     body = slice_of(word, "a")
-    with pytest.raises(Invalid):
+    with pytest.raises(InvalidError):
         await client.create(SLICES, msgspec.structs.replace(body, metadata=ObjectMeta()))
 
 
 async def what_is_not_served_is_not_found(client: Client, word: str) -> None:
-    with pytest.raises(NotFound, match="could not find the requested resource"):
+    with pytest.raises(NotFoundError, match="could not find the requested resource"):
         await client.get_document(f"/apis/resource.k8s.io/v1/{word}")
 
 

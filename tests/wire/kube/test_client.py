@@ -14,18 +14,18 @@ from drakit.wire.kube import (
     SLICES,
     TAINT_RULES,
     Backoff,
-    Busy,
     Client,
     Cluster,
-    ConnectionFailed,
+    ConnectionFailedError,
     DecodeError,
     Endpoint,
-    Forbidden,
-    Gone,
+    ForbiddenError,
+    GoneError,
     Limits,
     ProtocolError,
-    ServerFault,
-    Unauthorized,
+    ServerBusyError,
+    ServerError,
+    UnauthorizedError,
     read_all,
 )
 from drakit.wire.kube.access.credentials import Certificate, Credential, TokenFile
@@ -65,7 +65,7 @@ async def test_a_rotated_token_is_noticed_by_the_rejection(tmp_path: Path) -> No
 async def test_a_rejected_token_is_tried_twice_and_no_more() -> None:
     async with FakeApiServer(tokens={"good"}) as server:
         async with Client(server.cluster("bad")) as client:
-            with pytest.raises(Unauthorized, match="token"):
+            with pytest.raises(UnauthorizedError, match="token"):
                 await client.get(NODES, "n")
         assert len(server.requests) == 2
 
@@ -84,7 +84,7 @@ async def test_patience_ends() -> None:
     naps = Naps()
     async with FakeApiServer() as server, Client(server.cluster(), sleep=naps) as client:
         server.plan(Fault(Trouble.ANSWER, status=429, retry_after=1), times=100)
-        with pytest.raises(Busy) as caught:
+        with pytest.raises(ServerBusyError) as caught:
             await client.get(NODES, "n")
         assert caught.value.retry_after == 1
         assert len(server.requests) == 4
@@ -95,7 +95,7 @@ async def test_long_waits_are_the_callers(asked: int | None, told: float | None)
     naps = Naps()
     async with FakeApiServer() as server, Client(server.cluster(), sleep=naps) as client:
         server.plan(Fault(Trouble.ANSWER, status=503, retry_after=asked))
-        with pytest.raises(Busy) as caught:
+        with pytest.raises(ServerBusyError) as caught:
             await client.get(NODES, "n")
     assert caught.value.retry_after == told
     assert naps.taken == []
@@ -104,7 +104,7 @@ async def test_long_waits_are_the_callers(asked: int | None, told: float | None)
 async def test_server_faults_are_not_repeated() -> None:
     async with FakeApiServer() as server, Client(server.cluster()) as client:
         server.plan(Fault(Trouble.ANSWER, status=500), times=9)
-        with pytest.raises(ServerFault):
+        with pytest.raises(ServerError):
             await client.get(NODES, "n")
         assert len(server.requests) == 1
 
@@ -112,7 +112,7 @@ async def test_server_faults_are_not_repeated() -> None:
 async def test_forbidden_names_the_missing_rule() -> None:
     async with FakeApiServer() as server, Client(server.cluster()) as client:
         server.forbidden.add(("list", "resourceslices"))
-        with pytest.raises(Forbidden, match="verb 'list' on resource 'resourceslices'"):
+        with pytest.raises(ForbiddenError, match="verb 'list' on resource 'resourceslices'"):
             await client.list(SLICES)
 
 
@@ -162,9 +162,9 @@ async def test_pages_that_expire_are_read_again_in_one_piece() -> None:
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", ProtocolError),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{]}", ProtocolError),
         (b"HTTP/1.1 302 Found\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n", kube.ApiError),
-        (b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 9\r\n\r\n<h1>no<h1", ServerFault),
+        (b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 9\r\n\r\n<h1>no<h1", ServerError),
         (b"garbage\r\n\r\n", ProtocolError),
-        (b"", ConnectionFailed),
+        (b"", ConnectionFailedError),
     ],
 )
 async def test_answers_that_are_none(data: bytes, error: type[kube.KubeError]) -> None:
@@ -178,7 +178,7 @@ async def test_a_proxy_message_is_shown() -> None:
     async with FakeApiServer() as server, Client(server.cluster()) as client:
         data = b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 8\r\n\r\nupstream"
         server.plan(Fault(Trouble.GARBAGE, data=data))
-        with pytest.raises(ServerFault, match="upstream"):
+        with pytest.raises(ServerError, match="upstream"):
             await client.get(NODES, "n")
 
 
@@ -188,7 +188,7 @@ async def test_a_late_answer_is_given_up() -> None:
         Client(server.cluster(), limits=Limits(request_seconds=0.05)) as client,
     ):
         server.plan(Fault(Trouble.SLOW, seconds=30))
-        with pytest.raises(ConnectionFailed, match="in time"):
+        with pytest.raises(ConnectionFailedError, match="in time"):
             await client.get(NODES, "n")
 
 
@@ -205,7 +205,7 @@ async def test_a_watch_that_outstays_its_time_is_given_up() -> None:
     async with serving_local(handle) as (_, port):
         cluster = Cluster.plain(f"http://127.0.0.1:{port}")
         async with Client(cluster, limits=Limits(request_seconds=0.05)) as client:
-            with pytest.raises(ConnectionFailed, match="in time"):
+            with pytest.raises(ConnectionFailedError, match="in time"):
                 async for _ in client.watch(SLICES, resource_version="1", seconds=0):
                     pass
         await ended.wait()
@@ -218,7 +218,7 @@ async def test_a_forgotten_version_is_gone(as_event: bool) -> None:
         version = (await client.list(SLICES)).resource_version
         server.add("nodes", {"metadata": {"name": "n"}})
         server.compact()
-        with pytest.raises(Gone):
+        with pytest.raises(GoneError):
             async for _ in client.watch(SLICES, resource_version=version):
                 pass
 
@@ -276,7 +276,7 @@ def test_reading_several_kinds_without_a_loop() -> None:
         assert [item.name for item in found["nodes"].objects] == ["n"]
         assert found["deviceclasses"].objects == ()
         assert found["deviceclasses"].error is None
-        assert isinstance(found["devicetaintrules"].error, Forbidden)
+        assert isinstance(found["devicetaintrules"].error, ForbiddenError)
 
 
 def test_backoff_grows_is_spread_and_starts_over() -> None:

@@ -10,7 +10,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from drakit.testing.streams import serving_local
-from drakit.wire.kube import Client, Cluster, ConnectionFailed, KubeError, Limits, ProtocolError
+from drakit.wire.kube import (
+    Client,
+    Cluster,
+    ConnectionFailedError,
+    KubeError,
+    Limits,
+    ProtocolError,
+)
 from drakit.wire.kube.access.endpoint import Endpoint
 from drakit.wire.kube.http import Pool, Request
 
@@ -128,7 +135,7 @@ async def test_what_must_not_happen_twice_is_not_repeated(method: str) -> None:
     async with serving(handle) as server:
         pool = pool_to(server)
         assert await fetch(pool) == (200, b"{}")
-        with pytest.raises(ConnectionFailed):
+        with pytest.raises(ConnectionFailedError):
             await fetch(pool, method)
         assert server.connections == 1
 
@@ -179,7 +186,7 @@ async def test_heads_are_bounded() -> None:
 async def test_answers_cut_short(answer: bytes) -> None:
     async with serving(saying(answer)) as server:
         pool = pool_to(server)
-        with pytest.raises(ConnectionFailed):
+        with pytest.raises(ConnectionFailedError):
             await fetch(pool)
 
 
@@ -207,14 +214,14 @@ async def test_silence_has_an_end() -> None:
 
     async with serving(mute) as server:
         pool = pool_to(server, request_seconds=0.05)
-        with pytest.raises(ConnectionFailed, match="no answer in time"):
+        with pytest.raises(ConnectionFailedError, match="no answer in time"):
             await fetch(pool)
 
 
 async def test_nobody_there() -> None:
     async with serving(saying()) as server:
         pass
-    with pytest.raises(ConnectionFailed, match=r"127\.0\.0\.1"):
+    with pytest.raises(ConnectionFailedError, match=r"127\.0\.0\.1"):
         await fetch(pool_to(server))
 
 
@@ -228,9 +235,9 @@ async def test_closing_ends_what_is_under_way() -> None:
         pool = pool_to(server)
         async with pool.exchange(Request("GET", "/")) as response:
             pool.close()
-            with pytest.raises((ConnectionFailed, OSError)):
+            with pytest.raises((ConnectionFailedError, OSError)):
                 await response.body()
-        with pytest.raises(ConnectionFailed, match="closed"):
+        with pytest.raises(ConnectionFailedError, match="closed"):
             await fetch(pool)
 
 

@@ -35,14 +35,14 @@ from drakit.wire.nri.events import (
 )
 from drakit.wire.nri.frames import FrameDecoder
 from drakit.wire.nri.mux import MuxDecoder, MuxError
-from drakit.wire.nri.session import Request, Response, Session, StatusError
+from drakit.wire.nri.session import RpcRequest, RpcResponse, Session, StatusError
 from drakit.wire.nri.values import (
     Adjustment,
-    Container,
-    Pod,
+    ContainerUpdate,
+    NriContainer,
+    PodSandbox,
     Resources,
     State,
-    Update,
     adjustment_from,
     adjustment_to,
     update_from,
@@ -54,9 +54,9 @@ from tests.wire.nri.wire import CONFIGURED, EMPTY_OK, NO_CPUS, REGISTER
 
 INPUTS = 100_000
 
-POD = Pod(id="p", name="pod", namespace="ns", uid="u", labels={"a": "b"}, cgroup_parent="/k")
+POD = PodSandbox(id="p", name="pod", namespace="ns", uid="u", labels={"a": "b"}, cgroup_parent="/k")
 LIMITS = Resources(cpus="0-3", mems="0", shares=2, quota=-1, memory_limit=5, unified={"a": "1"})
-CONTAINER = Container(
+CONTAINER = NriContainer(
     id="c", pod_id="p", name="n", state=State.RUNNING, env=("A=1",), cdi_devices=("v/c=d",),
     labels={"x": "y"}, resources=LIMITS,
 )  # fmt: skip
@@ -72,7 +72,7 @@ def test_session(scale: int) -> None:
         at = chance.randrange(len(data) + 1)
         for part in (data[:at], data[at:]):
             for event in (*session.receive(part), *other.receive(part)):
-                assert isinstance(event, Request | Response)
+                assert isinstance(event, RpcRequest | RpcResponse)
         session.output()
         other.output()
 
@@ -130,7 +130,7 @@ def test_state_changes(scale: int) -> None:
 
 
 def test_answers(scale: int) -> None:
-    update = Update(container_id="c", resources=LIMITS)
+    update = ContainerUpdate(container_id="c", resources=LIMITS)
     adjustment = adjustment_to(Adjustment(resources=LIMITS, env={"A": "1"}, updates=(update,)))
 
     def work(data: bytes) -> None:

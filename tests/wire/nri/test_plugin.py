@@ -23,15 +23,15 @@ from drakit.testing.releases import (
 from drakit.testing.runtime import FakeRuntime, RuntimeFailure
 from drakit.testing.streams import serving_unix
 from drakit.wire.nri import nri_pb2
-from drakit.wire.nri.connection import Conversation
+from drakit.wire.nri.connection import RuntimeConnection
 from drakit.wire.nri.events import PLUGIN_SERVICE_NAME, Configure, Synchronize, encode_call
 from drakit.wire.nri.handler import Cause, ContainerRejectedError, Disconnect, Handler, RuntimeInfo
 from drakit.wire.nri.mux import PLUGIN_SERVICE, RUNTIME_SERVICE
 from drakit.wire.nri.options import PluginOptions
 from drakit.wire.nri.plugin import NriPlugin, PushFailedError, UpdateRejectedError, _on_line
-from drakit.wire.nri.session import Request, Response, Session
-from drakit.wire.nri.trunk import Trunk
-from drakit.wire.nri.values import Adjustment, Container, Pod, Resources, Update
+from drakit.wire.nri.session import RpcRequest, RpcResponse, Session
+from drakit.wire.nri.transport import Transport
+from drakit.wire.nri.values import Adjustment, ContainerUpdate, NriContainer, PodSandbox, Resources
 from drakit.wire.nri.versions import Event
 
 LATE = 4.0
@@ -47,11 +47,11 @@ class Recorder(Handler):
         self.runtime: RuntimeInfo | None = None
         self.ends: list[Disconnect] = []
         self.told = asyncio.Event()
-        self.pods: Sequence[Pod] = ()
-        self.containers: Sequence[Container] = ()
+        self.pods: Sequence[PodSandbox] = ()
+        self.containers: Sequence[NriContainer] = ()
         self.answer = Adjustment(resources=Resources(cpus="2-3"))
-        self.updates: Sequence[Update] = ()
-        self.to_synchronize: Sequence[Update] = ()
+        self.updates: Sequence[ContainerUpdate] = ()
+        self.to_synchronize: Sequence[ContainerUpdate] = ()
 
     def connected(self, runtime: RuntimeInfo) -> None:
         self.runtime = runtime
@@ -70,42 +70,42 @@ class Recorder(Handler):
             await self.told.wait()
 
     async def synchronize(
-        self, pods: Sequence[Pod], containers: Sequence[Container]
-    ) -> Sequence[Update]:
+        self, pods: Sequence[PodSandbox], containers: Sequence[NriContainer]
+    ) -> Sequence[ContainerUpdate]:
         self.seen.append("synchronize")
         self.pods, self.containers = pods, containers
         return self.to_synchronize
 
-    async def create(self, pod: Pod, container: Container) -> Adjustment:
+    async def create(self, pod: PodSandbox, container: NriContainer) -> Adjustment:
         self.seen.append(f"create {pod.name}/{container.name}")
         return self.answer
 
     async def update(
-        self, pod: Pod, container: Container, resources: Resources
-    ) -> Sequence[Update]:
+        self, pod: PodSandbox, container: NriContainer, resources: Resources
+    ) -> Sequence[ContainerUpdate]:
         self.seen.append(f"update {container.name} {resources.cpus}")
         return self.updates
 
-    async def stop(self, pod: Pod, container: Container) -> Sequence[Update]:
+    async def stop(self, pod: PodSandbox, container: NriContainer) -> Sequence[ContainerUpdate]:
         self.seen.append(f"stop {container.name}")
         return ()
 
-    async def starting(self, pod: Pod, container: Container) -> None:
+    async def starting(self, pod: PodSandbox, container: NriContainer) -> None:
         self.seen.append(f"starting {container.name}")
 
-    async def started(self, pod: Pod, container: Container) -> None:
+    async def started(self, pod: PodSandbox, container: NriContainer) -> None:
         self.seen.append(f"started {container.name}")
 
-    async def removed(self, pod: Pod, container: Container) -> None:
+    async def removed(self, pod: PodSandbox, container: NriContainer) -> None:
         self.seen.append(f"removed {container.name}")
 
-    async def pod_started(self, pod: Pod) -> None:
+    async def pod_started(self, pod: PodSandbox) -> None:
         self.seen.append(f"pod started {pod.name}")
 
-    async def pod_stopped(self, pod: Pod) -> None:
+    async def pod_stopped(self, pod: PodSandbox) -> None:
         self.seen.append(f"pod stopped {pod.name}")
 
-    async def pod_removed(self, pod: Pod) -> None:
+    async def pod_removed(self, pod: PodSandbox) -> None:
         self.seen.append(f"pod removed {pod.name}")
 
 
@@ -170,7 +170,7 @@ async def test_an_adjustment_and_an_update_beside_it_are_applied(path: str) -> N
         handler.answer = Adjustment(
             resources=Resources(cpus="4-5", mems="1", memory_limit=7, unified={"memory.high": "9"}),
             env={"ADDED": "yes"},
-            updates=(Update(container_id=first.id, resources=Resources(cpus="6")),),
+            updates=(ContainerUpdate(container_id=first.id, resources=Resources(cpus="6")),),
         )
         second = await runtime.run(pod.id, "second", env=["A=1"])
         assert first.cpus == "6"
@@ -185,7 +185,9 @@ async def test_an_update_for_the_same_container_overrides_the_request(path: str)
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
         container = await runtime.run(pod.id, "app")
-        handler.updates = [Update(container_id=container.id, resources=Resources(cpus="2-3"))]
+        handler.updates = [
+            ContainerUpdate(container_id=container.id, resources=Resources(cpus="2-3"))
+        ]
         await runtime.update(container.id, Resources(cpus="0-7", shares=512))
         assert container.cpus == "2-3"
         assert container.resources.shares == 512
@@ -200,7 +202,7 @@ async def test_synchronize_comes_in_parts_or_whole_and_means_the_same(
         pods = [await runtime.run_pod(f"pod{n}") for n in range(30)]
         made = [await runtime.run(pod.id, "app", env=["X=" + "y" * 100]) for pod in pods]
         handler.to_synchronize = [
-            Update(container_id=each.id, resources=Resources(cpus=str(n))) for n, each in enumerate(made)
+            ContainerUpdate(container_id=each.id, resources=Resources(cpus=str(n))) for n, each in enumerate(made)
         ]  # fmt: skip
         async with running(path, handler):
             await runtime.plugin_ready()
@@ -251,7 +253,7 @@ class Stubborn(Recorder):
         self.release = asyncio.Event()
         self.ended = asyncio.Event()
 
-    async def create(self, pod: Pod, container: Container) -> Adjustment:
+    async def create(self, pod: PodSandbox, container: NriContainer) -> Adjustment:
         while not self.release.is_set():
             with contextlib.suppress(asyncio.CancelledError):
                 await self.release.wait()
@@ -260,7 +262,7 @@ class Stubborn(Recorder):
 
 
 class Hanging(Recorder):
-    async def create(self, pod: Pod, container: Container) -> Adjustment:
+    async def create(self, pod: PodSandbox, container: NriContainer) -> Adjustment:
         await asyncio.get_running_loop().create_future()
         raise AssertionError("never reached")
 
@@ -298,17 +300,17 @@ class Blocked(Recorder):
         super().__init__()
         self.blocks = threading.Event()
         self.late = asyncio.Event()
-        self.lost: list[Adjustment | Sequence[Update]] = []
+        self.lost: list[Adjustment | Sequence[ContainerUpdate]] = []
         self.answer = Adjustment(
             resources=Resources(cpus="2-3"),
-            updates=(Update(container_id="other", resources=Resources(cpus="4")),),
+            updates=(ContainerUpdate(container_id="other", resources=Resources(cpus="4")),),
         )
 
-    def undelivered(self, answer: Adjustment | Sequence[Update]) -> None:
+    def undelivered(self, answer: Adjustment | Sequence[ContainerUpdate]) -> None:
         self.lost.append(answer)
         self.late.set()
 
-    async def create(self, pod: Pod, container: Container) -> Adjustment:
+    async def create(self, pod: PodSandbox, container: NriContainer) -> Adjustment:
         self.blocks.wait()
         return await super().create(pod, container)
 
@@ -318,13 +320,13 @@ async def test_a_handler_hears_that_its_answer_came_too_late(
 ) -> None:
     """The runtime applied none of its updates, so they must not count as sent."""
     handler = Blocked()
-    late = Conversation._late
+    late = RuntimeConnection._late
 
-    def noticed(self: Conversation, request: Request) -> None:  # in the socket's thread
+    def noticed(self: RuntimeConnection, request: RpcRequest) -> None:  # in the socket's thread
         late(self, request)
         handler.blocks.set()
 
-    monkeypatch.setattr(Conversation, "_late", noticed)
+    monkeypatch.setattr(RuntimeConnection, "_late", noticed)
     async with FakeRuntime(path, request_timeout=LATE) as runtime, running(path, handler):
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
@@ -341,7 +343,7 @@ async def test_only_late_answers_are_reported_as_undelivered(path: str, in_time:
             super().__init__()
             self.lost: list[object] = []
 
-        def undelivered(self, answer: Adjustment | Sequence[Update]) -> None:
+        def undelivered(self, answer: Adjustment | Sequence[ContainerUpdate]) -> None:
             self.lost.append(answer)
 
     handler = Slow()
@@ -379,7 +381,7 @@ def test_a_program_that_is_stuck_still_rejects_in_time(path: str) -> None:
     problems: list[BaseException] = []
 
     class Blocking(Recorder):
-        async def create(self, pod: Pod, container: Container) -> Adjustment:
+        async def create(self, pod: PodSandbox, container: NriContainer) -> Adjustment:
             if not rejected.wait(timeout=60):
                 problems.append(AssertionError("the runtime was never answered"))
             return self.answer
@@ -418,7 +420,7 @@ class Raising(Recorder):
         super().__init__()
         self.problem = problem
 
-    async def create(self, pod: Pod, container: Container) -> Adjustment:
+    async def create(self, pod: PodSandbox, container: NriContainer) -> Adjustment:
         raise self.problem
 
 
@@ -441,7 +443,7 @@ async def test_exceptions_reject_the_container(path: str, problem: Exception, te
 
 async def test_starting_can_be_rejected(path: str) -> None:
     class Guard(Recorder):
-        async def starting(self, pod: Pod, container: Container) -> None:
+        async def starting(self, pod: PodSandbox, container: NriContainer) -> None:
             raise ContainerRejectedError("its creation was missed")
 
     async with FakeRuntime(path) as runtime, running(path, Guard()):
@@ -460,12 +462,12 @@ async def test_starting_can_be_rejected(path: str) -> None:
     ],
 )
 async def test_answers_the_runtime_would_choke_on_are_not_sent(
-    path: str, updates: Callable[[Container], list[str]], text: str
+    path: str, updates: Callable[[NriContainer], list[str]], text: str
 ) -> None:
     class Wrong(Recorder):
-        async def create(self, pod: Pod, container: Container) -> Adjustment:
+        async def create(self, pod: PodSandbox, container: NriContainer) -> Adjustment:
             ids = [container.id if id_ == "created" else id_ for id_ in updates(container)]
-            changes = [Update(container_id=i, resources=Resources(cpus="1")) for i in ids]
+            changes = [ContainerUpdate(container_id=i, resources=Resources(cpus="1")) for i in ids]
             return Adjustment(updates=tuple(changes))
 
     async with FakeRuntime(path) as runtime, running(path, Wrong()):
@@ -493,8 +495,8 @@ async def test_an_oversize_answer_rejects_the_container_and_keeps_the_connection
 async def test_a_failed_synchronization_is_tried_again(path: str, release: Release) -> None:
     class Once(Recorder):
         async def synchronize(
-            self, pods: Sequence[Pod], containers: Sequence[Container]
-        ) -> Sequence[Update]:
+            self, pods: Sequence[PodSandbox], containers: Sequence[NriContainer]
+        ) -> Sequence[ContainerUpdate]:
             self.seen.append("synchronize")
             if self.seen.count("synchronize") == 1:
                 raise RuntimeError("not yet")
@@ -503,15 +505,15 @@ async def test_a_failed_synchronization_is_tried_again(path: str, release: Relea
     handler = Once()
     async with FakeRuntime(path, release=release) as runtime, running(path, handler):
         await runtime.plugin_ready()
-        await handler.end(Cause.NOT_SYNCHRONISED)
+        await handler.end(Cause.NOT_SYNCHRONIZED)
         assert runtime.connections == 2
 
 
 async def test_a_hanging_synchronization_is_tried_again(path: str) -> None:
     class Once(Recorder):
         async def synchronize(
-            self, pods: Sequence[Pod], containers: Sequence[Container]
-        ) -> Sequence[Update]:
+            self, pods: Sequence[PodSandbox], containers: Sequence[NriContainer]
+        ) -> Sequence[ContainerUpdate]:
             self.seen.append("synchronize")
             if self.seen.count("synchronize") == 1:
                 await asyncio.get_running_loop().create_future()
@@ -533,7 +535,7 @@ async def test_the_end_waits_for_an_answer_in_progress(
             super().__init__()
             self.begun, self.go = asyncio.Event(), asyncio.Event()
 
-        async def create(self, pod: Pod, container: Container) -> Adjustment:
+        async def create(self, pod: PodSandbox, container: NriContainer) -> Adjustment:
             self.begun.set()
             await self.go.wait()
             return self.answer
@@ -561,8 +563,8 @@ async def test_updates_are_pushed_one_container_a_call(path: str) -> None:
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
         made = [await runtime.run(pod.id, f"c{n}") for n in range(3)]
-        pushed = [Update(container_id=c.id, resources=Resources(cpus="7")) for c in made]
-        gone = Update(container_id="gone", resources=Resources(cpus="7"))
+        pushed = [ContainerUpdate(container_id=c.id, resources=Resources(cpus="7")) for c in made]
+        gone = ContainerUpdate(container_id="gone", resources=Resources(cpus="7"))
         await plugin.push([*pushed, gone])
         assert [each.cpus for each in made] == ["7"] * 3
 
@@ -572,7 +574,7 @@ async def test_nothing_is_pushed_to_a_runtime_that_could_wedge(path: str, releas
     async with FakeRuntime(path, release=release) as runtime, running(path, Recorder()) as plugin:
         await runtime.plugin_ready()
         with pytest.raises(UpdateRejectedError, match=r"before 0\.12\.1"):
-            await plugin.push([Update(container_id="c", resources=Resources(cpus="7"))])
+            await plugin.push([ContainerUpdate(container_id="c", resources=Resources(cpus="7"))])
         assert not runtime.wedged
 
 
@@ -589,12 +591,12 @@ async def test_nothing_is_pushed_from_within_a_handler(path: str) -> None:
         problem: Exception | None = None
         go = asyncio.Event()
 
-        async def push_later(self, update: Update) -> None:
+        async def push_later(self, update: ContainerUpdate) -> None:
             await self.go.wait()
             await self.plugin.push([update])
 
-        async def started(self, pod: Pod, container: Container) -> None:
-            update = Update(container_id=container.id, resources=Resources(cpus="9"))
+        async def started(self, pod: PodSandbox, container: NriContainer) -> None:
+            update = ContainerUpdate(container_id=container.id, resources=Resources(cpus="9"))
             try:
                 await self.plugin.push([update])
             except UpdateRejectedError as error:
@@ -625,8 +627,8 @@ async def test_failures_of_pushed_updates_are_told_by_container(path: str) -> No
         with pytest.raises(PushFailedError) as caught:
             await plugin.push(
                 [
-                    Update(container_id=one.id, resources=Resources(cpus="99")),
-                    Update(container_id=two.id, resources=Resources(cpus="5")),
+                    ContainerUpdate(container_id=one.id, resources=Resources(cpus="99")),
+                    ContainerUpdate(container_id=two.id, resources=Resources(cpus="5")),
                 ]
             )
         assert list(caught.value.failed) == [one.id]
@@ -706,22 +708,22 @@ class Peer:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
         self.session = Session(serve=RUNTIME_SERVICE, call=PLUGIN_SERVICE)
-        self.events: list[Request | Response] = []
+        self.events: list[RpcRequest | RpcResponse] = []
 
-    async def next(self) -> Request | Response:
+    async def next(self) -> RpcRequest | RpcResponse:
         while not self.events:
             data = await self.reader.read(65536)
             assert data, "the plugin closed the connection"
             self.events += self.session.receive(data)
         return self.events.pop(0)
 
-    async def registration(self) -> Request:
+    async def registration(self) -> RpcRequest:
         event = await self.next()
-        assert isinstance(event, Request)
+        assert isinstance(event, RpcRequest)
         assert event.method == "RegisterPlugin"
         return event
 
-    async def accept(self, request: Request) -> None:
+    async def accept(self, request: RpcRequest) -> None:
         self.session.respond(request.stream, b"")
         await self.flush()
 
@@ -729,9 +731,9 @@ class Peer:
         self.session.call(PLUGIN_SERVICE_NAME, method, payload, timeout)
         await self.flush()
 
-    async def answer(self) -> Response:
+    async def answer(self) -> RpcResponse:
         event = await self.next()
-        assert isinstance(event, Response)
+        assert isinstance(event, RpcResponse)
         return event
 
     async def flush(self) -> None:
@@ -762,7 +764,7 @@ async def scripted(path: str) -> AsyncIterator[Callable[[], asyncio.Future[Peer]
 
 
 CONFIGURE = encode_call(Configure(runtime_name="containerd", runtime_version="v2.4.0"))
-PART = encode_call(Synchronize(pods=(Pod(id="p"),), more=True))
+PART = encode_call(Synchronize(pods=(PodSandbox(id="p"),), more=True))
 LAST = encode_call(Synchronize())
 
 
@@ -870,7 +872,7 @@ async def test_a_runtime_that_never_synchronizes_is_left(path: str) -> None:
         await peer.accept(await peer.registration())
         await peer.say(*CONFIGURE)
         await peer.closed()
-        assert "did not synchronize" in str(await handler.end(Cause.NOT_SYNCHRONISED))
+        assert "did not synchronize" in str(await handler.end(Cause.NOT_SYNCHRONIZED))
         await script()
         await ended(task)
 
@@ -941,15 +943,18 @@ async def test_a_thousand_reconnects_leave_nothing_behind(path: str, scale: int)
     async with FakeRuntime(path) as runtime, running(path, handler):
         await runtime.plugin_ready()
         threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
-        before = _alive(Conversation), _alive(Trunk)  # earlier tests' log records hold some
+        before = (
+            _alive(RuntimeConnection),
+            _alive(Transport),
+        )  # earlier tests' log records hold some
         for _ in range(1000 * scale):
             runtime.disconnect_plugins()
             await runtime.plugin_gone()
             await runtime.plugin_ready()
         assert handler.seen.count("synchronize") == 1000 * scale + 1
         gc.collect()
-        assert _alive(Conversation) <= before[0] + 1
-        assert _alive(Trunk) <= before[1] + 2
+        assert _alive(RuntimeConnection) <= before[0] + 1
+        assert _alive(Transport) <= before[1] + 2
         assert threading.active_count() == threads
         assert len(os.listdir("/proc/self/fd")) <= files + 1
 
@@ -970,7 +975,9 @@ async def test_who_pushes_while_the_plugin_ends_is_told(path: str) -> None:
         task = asyncio.create_task(plugin.run(Handler()))
         await runtime.plugin_ready()
         async with runtime._roster.lock:  # so the runtime does not answer
-            updates = [Update(container_id=n, resources=Resources(cpus="1")) for n in "abc"]
+            updates = [
+                ContainerUpdate(container_id=n, resources=Resources(cpus="1")) for n in "abc"
+            ]
             push = asyncio.create_task(plugin.push(updates))
             await asyncio.sleep(0)
             task.cancel()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from drakit.wire.nri import nri_pb2, ttrpc_pb2
 from drakit.wire.nri.frames import DATA, LONGEST_READ, LONGEST_SENT, REQUEST, RESPONSE, encode_frame
 from drakit.wire.nri.mux import PLUGIN_SERVICE, RUNTIME_SERVICE, mux_message
-from drakit.wire.nri.session import Code, Request, Response, Session, StatusError
+from drakit.wire.nri.session import Code, RpcRequest, RpcResponse, Session, StatusError
 from tests.wire.nri.wire import CONFIGURED, EMPTY_OK, NO_CPUS, REGISTER
 
 
@@ -25,7 +25,7 @@ def asked(session: Session, stream: int) -> None:
     """Make *stream* an open request of *session*."""
     request = ttrpc_pb2.Request(service="s", method="m").SerializeToString()
     (event,) = session.receive(mux_message(PLUGIN_SERVICE, encode_frame(stream, REQUEST, request)))
-    assert isinstance(event, Request)
+    assert isinstance(event, RpcRequest)
 
 
 def test_golden_register() -> None:
@@ -50,7 +50,7 @@ def test_golden_answers() -> None:
 
 def test_golden_bytes_decode() -> None:
     (event,) = runtime().receive(REGISTER)
-    assert isinstance(event, Request)
+    assert isinstance(event, RpcRequest)
     assert (event.stream, event.method, event.timeout) == (1, "RegisterPlugin", 5.0)
     assert event.payload.hex() == "0a0464656d6f12023130"
     session = runtime()
@@ -58,7 +58,7 @@ def test_golden_bytes_decode() -> None:
     events = session.receive(CONFIGURED + NO_CPUS + EMPTY_OK)
     assert [each.stream for each in events] == [1, 5, 7]
     rejection = events[1]
-    assert isinstance(rejection, Response)
+    assert isinstance(rejection, RpcResponse)
     assert rejection.error is not None
     assert (rejection.error.code, rejection.error.message) == (9, "no cpus")
 
@@ -79,14 +79,14 @@ def test_two_sessions_understand_each_other_whatever_the_pieces(
     received = [
         event for at in range(0, len(data), size) for event in other.receive(data[at : at + size])
     ]
-    assert [(e.method, e.payload) for e in received if isinstance(e, Request)] == [
+    assert [(e.method, e.payload) for e in received if isinstance(e, RpcRequest)] == [
         (method, payload) for method, payload, _ in sent
     ]
     for event in reversed(received):  # answers come in any order
-        assert isinstance(event, Request)
+        assert isinstance(event, RpcRequest)
         assert other.respond(event.stream, event.payload[::-1])
     answers = one.receive(other.output())
-    assert {a.stream: a.payload for a in answers if isinstance(a, Response)} == {
+    assert {a.stream: a.payload for a in answers if isinstance(a, RpcResponse)} == {
         stream: payload[::-1] for stream, (_, payload, _) in zip(streams, sent, strict=True)
     }
     assert not one.midway
@@ -114,7 +114,7 @@ def test_streams_must_be_odd_and_ascend(stream: int) -> None:
     assert session.receive(mux_message(PLUGIN_SERVICE, frame)) == []
     peer = runtime()
     (answer,) = peer.receive(session.output())
-    assert isinstance(answer, Response)
+    assert isinstance(answer, RpcResponse)
     assert answer.error is not None
     assert answer.error.code == Code.INVALID_ARGUMENT
     assert answer.stream == stream
@@ -125,7 +125,7 @@ def test_garbage_in_an_envelope_is_answered_and_the_session_goes_on() -> None:
     frame = encode_frame(1, REQUEST, b"\xff\xff\xff")
     assert session.receive(mux_message(PLUGIN_SERVICE, frame)) == []
     (answer,) = runtime().receive(session.output())
-    assert isinstance(answer, Response)
+    assert isinstance(answer, RpcResponse)
     assert answer.error is not None
     assert answer.error.code == Code.INVALID_ARGUMENT
     asked(session, 3)
@@ -136,7 +136,7 @@ def test_an_answer_that_does_not_parse_is_an_error_of_that_call() -> None:
     stream = session.call("s", "m", b"", 1)
     frame = encode_frame(stream, RESPONSE, b"\x0a\xff")
     (answer,) = session.receive(mux_message(RUNTIME_SERVICE, frame))
-    assert isinstance(answer, Response)
+    assert isinstance(answer, RpcResponse)
     assert isinstance(answer.error, StatusError)
 
 
@@ -145,7 +145,7 @@ def test_an_oversize_answer_becomes_an_error_and_the_connection_lives() -> None:
     asked(session, 1)
     assert session.respond(1, bytes(LONGEST_SENT + 1))
     (answer,) = runtime().receive(session.output())
-    assert isinstance(answer, Response)
+    assert isinstance(answer, RpcResponse)
     assert answer.error is not None
     assert answer.error.code == Code.RESOURCE_EXHAUSTED
 
@@ -154,7 +154,7 @@ def test_an_oversize_request_of_an_old_runtime_is_read() -> None:
     session, peer = plugin(), runtime(LONGEST_READ)
     peer.call("s", "Synchronize", bytes(5 << 20), 1)
     (event,) = session.receive(peer.output())
-    assert isinstance(event, Request)
+    assert isinstance(event, RpcRequest)
     assert len(event.payload) == 5 << 20
 
 
@@ -171,7 +171,7 @@ def test_what_is_longer_than_anybody_sends_is_rejected_on_its_stream() -> None:
         session.receive((1).to_bytes(4, "big") + message + chunk[:take])
         rest -= take
     (answer,) = runtime().receive(session.output())
-    assert isinstance(answer, Response)
+    assert isinstance(answer, RpcResponse)
     assert answer.error is not None
     assert answer.error.code == Code.RESOURCE_EXHAUSTED
 
@@ -196,7 +196,7 @@ def test_timeouts_of_zero_are_none_and_of_less_are_over() -> None:
         request = ttrpc_pb2.Request(timeout_nano=nanoseconds).SerializeToString()
         frame = encode_frame(stream, REQUEST, request)
         (event,) = session.receive(mux_message(PLUGIN_SERVICE, frame))
-        assert isinstance(event, Request)
+        assert isinstance(event, RpcRequest)
         assert event.timeout == expected
 
 
@@ -204,7 +204,7 @@ def test_unknown_metadata_and_fields_are_ignored() -> None:
     request = ttrpc_pb2.Request(service="s", method="m", metadata=[{"key": "traceparent"}])
     frame = encode_frame(1, REQUEST, request.SerializeToString() + b"\xfa\x3f\x01x")
     (event,) = plugin().receive(mux_message(PLUGIN_SERVICE, frame))
-    assert isinstance(event, Request)
+    assert isinstance(event, RpcRequest)
     assert event.method == "m"
 
 
@@ -228,6 +228,6 @@ def test_an_error_text_may_be_anything() -> None:
     asked(session, 1)
     session.fail(1, Code.INTERNAL, "file \udcff " + "x" * 100_000)
     (answer,) = runtime().receive(session.output())
-    assert isinstance(answer, Response)
+    assert isinstance(answer, RpcResponse)
     assert answer.error is not None
     assert answer.error.message.startswith("file ? xxx")

@@ -9,11 +9,11 @@ from drakit.wire.nri import nri_pb2
 from drakit.wire.nri.values import (
     NOTHING,
     Adjustment,
-    Container,
-    Pod,
+    ContainerUpdate,
+    NriContainer,
+    PodSandbox,
     Resources,
     State,
-    Update,
     adjustment_from,
     adjustment_to,
     container_from,
@@ -35,18 +35,18 @@ def test_resources_round_trip(value: Resources) -> None:
 
 
 @given(wire.pods)
-def test_pods_round_trip(value: Pod) -> None:
+def test_pods_round_trip(value: PodSandbox) -> None:
     assert pod_from(nri_pb2.PodSandbox.FromString(pod_to(value).SerializeToString())) == value
 
 
 @given(wire.containers)
-def test_containers_round_trip(value: Container) -> None:
+def test_containers_round_trip(value: NriContainer) -> None:
     data = container_to(value).SerializeToString()
     assert container_from(nri_pb2.Container.FromString(data)) == value
 
 
 @given(wire.updates)
-def test_updates_round_trip(value: Update) -> None:
+def test_updates_round_trip(value: ContainerUpdate) -> None:
     data = update_to(value).SerializeToString()
     assert update_from(nri_pb2.ContainerUpdate.FromString(data)) == value
 
@@ -100,7 +100,7 @@ def test_states_of_the_future_are_unknown(number: int, state: State) -> None:
 
 
 def test_the_last_of_equal_variables_counts() -> None:
-    container = Container(id="c", env=("A=1", "AB=2", "A=3", "B"))
+    container = NriContainer(id="c", env=("A=1", "AB=2", "A=3", "B"))
     assert container.variable("A") == "3"
     assert container.variable("B") is None
 
@@ -113,5 +113,5 @@ def test_only_variables_asked_for_are_kept() -> None:
 
 
 def test_values_introduce_themselves() -> None:
-    assert str(Pod(id="1", name="p", namespace="n", uid="u")) == "pod n/p (u)"
-    assert str(Container(id="1", name="c")) == "container c (1)"
+    assert str(PodSandbox(id="1", name="p", namespace="n", uid="u")) == "pod n/p (u)"
+    assert str(NriContainer(id="1", name="c")) == "container c (1)"

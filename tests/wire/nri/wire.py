@@ -6,18 +6,18 @@ from hypothesis import strategies as st
 
 from drakit.wire.nri.values import (
     Adjustment,
-    Container,
+    ContainerUpdate,
     MemoryPolicy,
     MemoryPolicyMode,
-    Pod,
+    NriContainer,
+    PodSandbox,
     Resources,
     State,
-    Update,
 )
 
 # Our own vectors, accepted by a Go peer (NRI 0.11 adaptation, ttrpc 1.2.7).
 REGISTER = bytes.fromhex(
-    "000000020000004a" "00000040000000010100"
+    "000000020000004a00000040000000010100"
     "0a1c6e72692e706b672e6170692e7631616c706861312e52756e74696d65"
     "120e5265676973746572506c7567696e"
     "1a0a0a0464656d6f12023130"
@@ -42,7 +42,7 @@ resources = st.builds(
     unified=texts,
 )
 pods = st.builds(
-    Pod,
+    PodSandbox,
     id=text,
     name=text,
     namespace=text,
@@ -55,7 +55,7 @@ pods = st.builds(
     pid=st.integers(0, 2**32 - 1),
 )
 containers = st.builds(
-    Container,
+    NriContainer,
     id=text,
     pod_id=text,
     name=text.filter(bool),
@@ -68,7 +68,9 @@ containers = st.builds(
     pid=st.integers(0, 2**32 - 1),
     resources=resources,
 )
-updates = st.builds(Update, container_id=text, resources=resources, ignore_failure=st.booleans())
+updates = st.builds(
+    ContainerUpdate, container_id=text, resources=resources, ignore_failure=st.booleans()
+)
 policies = st.builds(MemoryPolicy, mode=st.sampled_from(MemoryPolicyMode), nodes=text)
 adjustments = st.builds(
     Adjustment,

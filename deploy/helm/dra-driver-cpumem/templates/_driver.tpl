@@ -1,4 +1,4 @@
-{{- /* What this driver's pod has besides what every driver's has. */ -}}
+{{- /* Arguments, mounts, volumes and RBAC rules that only this driver needs. */ -}}
 {{- define "driver.dra" -}}dra.cpumem{{- end -}}
 {{- define "driver.writesClaims" -}}
 {{- if and .Values.driverConfig.hugepageGrowth (ne (toString .Values.driverConfig.hugepageBinding) "false") -}}true{{- end -}}
@@ -10,19 +10,19 @@
 {{- end -}}
 {{- define "driver.mounts" -}}
 {{- if .Values.kubeletConfig -}}
-# To see which of the memory knobs the kubelet writes itself.
+# Read to find the memory cgroup files that the kubelet manages itself.
 - name: kubelet-config
   mountPath: {{ .Values.kubeletRootDir }}/config.yaml
   readOnly: true
 {{- end -}}
 {{- if .Values.kubeletConfigDir }}
-# Drop-ins over the kubelet's configuration file.
+# Drop-in files of the kubelet configuration.
 - name: kubelet-config-dir
   mountPath: {{ .Values.kubeletConfigDir }}
   readOnly: true
 {{- end -}}
 {{- if or .Values.driverConfig.hugepagePools .Values.driverConfig.hugepageGrowth }}
-# Page pools are resized here; a container's own /sys is read-only.
+# Hugepage pools are resized here; the /sys of a container is read-only.
 - name: numa-nodes
   mountPath: /sys/devices/system/node
 {{- end -}}
@@ -48,26 +48,26 @@
 {{- end -}}
 {{- end -}}
 {{- define "driver.rules" -}}
-# To say on the Node what the kubelet does itself.
+# Events on the Node report which settings the kubelet manages itself.
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
 {{- if include "driver.writesClaims" . }}
-# To add pages before a pod is bound to the node, and to tell the scheduler.
+# Binding conditions: pages are added before a pod is bound to the node, and the result is written to the claim status.
 - apiGroups: [resource.k8s.io]
   resources: [resourceclaims]
   verbs: [list, watch]
 - apiGroups: [resource.k8s.io]
   resources: [resourceclaims/status]
   verbs: [patch]
-# Since 1.36: only the driver's own devices, and only in claims of its own node.
+# Kubernetes 1.36 and newer restrict this to the driver's own devices in claims allocated to its node.
 - apiGroups: [resource.k8s.io]
   resources: [resourceclaims/driver]
   resourceNames: [dra.cpumem]
   verbs: ["associated-node:patch"]
 {{- end }}
 {{- if eq (toString .Values.driverConfig.memoryQoS) "all" }}
-# What pods request is in their specs only; the runtime knows limits.
+# Memory requests are only in pod specs; the runtime reports only limits.
 - apiGroups: [""]
   resources: [pods]
   verbs: [list]

@@ -16,12 +16,12 @@ from drakit.core.pods import Container, Node, Pod, PodResourceClaim, PodSpec
 from drakit.scheduler import explain
 from drakit.scheduler.explain import NodeReport, RequestReport
 from drakit.scheduler.placement import (
-    ELSEWHERE,
-    Cluster,
-    Placement,
-    Scheduling,
-    UnknownClaimError,
-    ask,
+    NOT_AVAILABLE_ON_NODE,
+    ClaimNotFoundError,
+    ClusterSnapshot,
+    SchedulingCycle,
+    SchedulingResult,
+    check_node,
     choose,
     prepare,
 )
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     pod = _subject(options, cluster, wanted)
     try:
         scheduling = prepare(cluster, pod)
-    except UnknownClaimError as error:
+    except ClaimNotFoundError as error:
         raise Problem(str(error), "add the object with -f or --from") from None
     nodes = [n for n in cluster.nodes if options.node in (None, n.metadata.name)]
     if not nodes:
@@ -88,7 +88,9 @@ def run(options: argparse.Namespace) -> int:
     return 0 if placement.feasible else 1
 
 
-def _subject(options: argparse.Namespace, cluster: Cluster, wanted: manifests.Manifests) -> Pod:
+def _subject(
+    options: argparse.Namespace, cluster: ClusterSnapshot, wanted: manifests.Manifests
+) -> Pod:
     if options.name is None:
         if not options.filename:
             raise Problem("nothing to explain", "name a pod or a claim, or give a file with -f")
@@ -111,7 +113,7 @@ def _subject(options: argparse.Namespace, cluster: Cluster, wanted: manifests.Ma
     )
 
 
-def _user(cluster: Cluster, claim: ResourceClaim) -> Pod:
+def _user(cluster: ClusterSnapshot, claim: ResourceClaim) -> Pod:
     """The pod that uses a claim, or one made up for it."""
     meta = claim.metadata
     for pod in cluster.pods:
@@ -128,7 +130,7 @@ def _user(cluster: Cluster, claim: ResourceClaim) -> Pod:
     )
 
 
-def _reports(scheduling: Scheduling, nodes: list[Node]) -> list[NodeReport]:
+def _reports(scheduling: SchedulingCycle, nodes: list[Node]) -> list[NodeReport]:
     """All nodes; remedies only for the most promising, because they take a search each."""
     reports = [explain.report(scheduling, node) for node in nodes]
     if any(r.answer.fits for r in reports) and not any(r.answer.fatal for r in reports):
@@ -145,7 +147,7 @@ def _reports(scheduling: Scheduling, nodes: list[Node]) -> list[NodeReport]:
 # -- JSON -----------------------------------------------------------------------------------------------
 
 
-def _document(pod: Pod, placement: Placement, reports: list[NodeReport]) -> dict[str, Any]:
+def _document(pod: Pod, placement: SchedulingResult, reports: list[NodeReport]) -> dict[str, Any]:
     return {
         "pod": f"{pod.metadata.namespace}/{pod.metadata.name}",
         "feasible": placement.feasible,
@@ -240,24 +242,26 @@ def _conditions(claim: ResourceClaim, result: AllocationResult, *, bound: bool) 
     return {"waitsFor": missing, "failed": failures}
 
 
-def _still_waiting(pod: Pod, scheduling: Scheduling, nodes: list[Node], output: str) -> int:
+def _still_waiting(pod: Pod, scheduling: SchedulingCycle, nodes: list[Node], output: str) -> int:
     """A pod whose claims have devices may still find no node to use them from."""
     if pod.spec.node_name or pod not in scheduling.cluster.pods or output == "json":
         return 0
-    answers = {node.metadata.name: (node, ask(scheduling, node)) for node in nodes}
+    answers = {node.metadata.name: (node, check_node(scheduling, node)) for node in nodes}
     if any(answer.fits for _, answer in answers.values()):
         return 0
     print("but no node can take the pod:")
     groups: dict[str, list[str]] = {}
     for name, (node, answer) in answers.items():
-        said = "; ".join(explain.elsewhere_texts(scheduling, node)) or answer.reason
-        groups.setdefault(said if answer.reason == ELSEWHERE else answer.reason, []).append(name)
+        said = "; ".join(explain.allocated_elsewhere_texts(scheduling, node)) or answer.reason
+        groups.setdefault(
+            said if answer.reason == NOT_AVAILABLE_ON_NODE else answer.reason, []
+        ).append(name)
     for said, names in groups.items():
         print(f"  {_names(names)}: {said}")
     return 1
 
 
-def _print_blocked(pod: Pod, scheduling: Scheduling, output: str) -> None:
+def _print_blocked(pod: Pod, scheduling: SchedulingCycle, output: str) -> None:
     reason = scheduling.blocked
     if output == "json":
         document = {"pod": f"{pod.metadata.namespace}/{pod.metadata.name}", "feasible": False,
@@ -273,7 +277,7 @@ def _print_blocked(pod: Pod, scheduling: Scheduling, output: str) -> None:
             )
 
 
-def _print(pod: Pod, placement: Placement, reports: list[NodeReport]) -> None:
+def _print(pod: Pod, placement: SchedulingResult, reports: list[NodeReport]) -> None:
     if placement.feasible:
         fitting = [r.answer.name for r in reports if r.answer.fits]
         print(f"{_title(pod)} fits on {len(fitting)} of {len(reports)} nodes: {_few(fitting)}")

@@ -12,7 +12,7 @@ from drakit.cluster.manifests import Manifest, Manifests
 from drakit.core.objects import DeviceClaim
 from drakit.core.pods import Pod
 from drakit.scheduler import lint
-from drakit.scheduler.lint import Finding, Published
+from drakit.scheduler.lint import LintFinding, Published
 
 EPILOG: Final = """\
 examples:
@@ -28,7 +28,7 @@ class Located(NamedTuple):
 
     path: str
     line: int
-    finding: Finding
+    finding: LintFinding
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     return 1 if found else 0
 
 
-def _findings(m: Manifest, both: Manifests, published: Published) -> Iterator[Finding]:
+def _findings(m: Manifest, both: Manifests, published: Published) -> Iterator[LintFinding]:
     value: Any = m.value
     match m.kind:
         case "Pod":

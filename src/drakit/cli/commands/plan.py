@@ -17,10 +17,10 @@ from drakit.draw.marks import Mark
 from drakit.draw.terminal import Terminal
 from drakit.scheduler.allocator.search_state import Pick
 from drakit.scheduler.placement import (
-    Cluster,
-    NodeAnswer,
-    Placement,
-    UnknownClaimError,
+    ClaimNotFoundError,
+    ClusterSnapshot,
+    NodeResult,
+    SchedulingResult,
     place,
     rejected_selectors,
 )
@@ -67,7 +67,11 @@ def run(options: argparse.Namespace) -> int:
     rejected = _rejections(wanted)
     if rejected:
         if options.output == "json":
-            print(json.dumps({**_document(Placement(False, None, rejected)), "error": rejected}))
+            print(
+                json.dumps(
+                    {**_document(SchedulingResult(False, None, rejected)), "error": rejected}
+                )
+            )
         raise Problem(f"the API server refuses this: {rejected}", "correct the expression")
     if options.node and options.node not in {n.metadata.name for n in cluster.nodes}:
         raise Problem(
@@ -76,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
         )
     try:
         placement = place(cluster, pod, options.node)
-    except UnknownClaimError as error:
+    except ClaimNotFoundError as error:
         raise Problem(str(error), "add the object with -f or --from") from None
     cpus = chosen_cpus(cluster, placement, options.machine, options.reserved_cpus)
     if options.output == "json":
@@ -119,7 +123,7 @@ def _rejections(wanted: manifests.Manifests) -> str:
 # -- JSON ---------------------------------------------------------------------------------------------------
 
 
-def _document(placement: Placement) -> dict[str, Any]:
+def _document(placement: SchedulingResult) -> dict[str, Any]:
     """The document others rely on."""
     return {
         "feasible": placement.feasible,
@@ -132,7 +136,7 @@ def _document(placement: Placement) -> dict[str, Any]:
     }
 
 
-def _claims(placement: Placement) -> list[dict[str, Any]]:
+def _claims(placement: SchedulingResult) -> list[dict[str, Any]]:
     new = {claim_name(a.claim): a for a in placement.allocations}
     found: list[dict[str, Any]] = []
     for claim in placement.claims:
@@ -168,7 +172,7 @@ def _result(pick: Pick) -> dict[str, Any]:
     }
 
 
-def _reason(answer: NodeAnswer) -> str:
+def _reason(answer: NodeResult) -> str:
     return ". ".join(filter(None, (answer.reason, answer.effort)))
 
 
@@ -185,7 +189,7 @@ def _cpu_document(cpus: Chosen | Unknown | None) -> dict[str, Any]:
 # -- text ---------------------------------------------------------------------------------------------------
 
 
-def _print(placement: Placement, pod: Pod, cluster: Cluster) -> None:
+def _print(placement: SchedulingResult, pod: Pod, cluster: ClusterSnapshot) -> None:
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
     if placement.feasible:
         print(f"pod {name} fits on node {placement.node}")
@@ -259,7 +263,7 @@ def _few(names: list[str]) -> str:
     return f"{shown} and {len(names) - 5} more" if len(names) > 5 else shown
 
 
-def _left(placement: Placement, cluster: Cluster) -> list[str]:
+def _left(placement: SchedulingResult, cluster: ClusterSnapshot) -> list[str]:
     """What remains of the capacities that were drawn from."""
     from drakit.core.quantity import Quantity
     from drakit.scheduler.requests import InUse

@@ -34,7 +34,7 @@ from drakit.drivers.cpumem.driver import CpuMem
 from drakit.kit.driver import Container, DesiredResources, PreparedClaim, RejectedError, Use
 from drakit.local import confine
 from drakit.local.node import DoesNotFit, LocalNode, Taken, fresh_claim
-from drakit.scheduler.errors import FatalError, SearchGaveUpError
+from drakit.scheduler.errors import FatalError, SearchLimitError
 
 NO_FIT: Final = 1
 _POLL_SECONDS: Final = 0.5
@@ -98,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
     except RejectedError as error:
         print(f"drakit run: {error}", file=sys.stderr)
         return NO_FIT
-    except (FatalError, SearchGaveUpError) as error:
+    except (FatalError, SearchLimitError) as error:
         raise Problem(
             str(error), "correct the claim; drakit lint looks for such mistakes"
         ) from None

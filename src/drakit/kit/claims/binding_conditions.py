@@ -29,10 +29,10 @@ from drakit.wire.kube import (
     Backoff,
     Change,
     Client,
-    Conflict,
-    Invalid,
+    ConflictError,
+    InvalidError,
     KubeError,
-    NotFound,
+    NotFoundError,
     Object,
     Reflector,
 )
@@ -258,7 +258,7 @@ class Binder:
                 field_manager=f"{self._driver}-binding",
                 force=True,
             )
-        except (NotFound, Conflict, Invalid) as error:
+        except (NotFoundError, ConflictError, InvalidError) as error:
             _LOG.info("the claim is another one by now: %s", error)
 
 

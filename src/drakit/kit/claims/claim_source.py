@@ -5,7 +5,7 @@ from __future__ import annotations
 from drakit.core.objects import ResourceClaim
 from drakit.kit.claims.preparer import ClaimSourceError
 from drakit.kit.telemetry.metrics import Metrics
-from drakit.wire.kube import CLAIMS, Client, KubeError, NotFound
+from drakit.wire.kube import CLAIMS, Client, KubeError, NotFoundError
 
 
 class ApiClaimSource:
@@ -19,7 +19,7 @@ class ApiClaimSource:
         """The claim as it is now, None when there is none; see ``ClaimSource``."""
         try:
             claim = (await self._client.get(CLAIMS, name, namespace=namespace)).typed
-        except NotFound:
+        except NotFoundError:
             self._metrics.contact("apiserver")
             return None
         except KubeError as error:

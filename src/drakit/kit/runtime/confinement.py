@@ -18,7 +18,7 @@ from typing import Final
 
 from drakit.cgroups.tree import CgroupTree, relative_path
 from drakit.core.cpuset import CpuSet
-from drakit.kit.runtime.enforcer import Enforcer, Known
+from drakit.kit.runtime.enforcer import Enforcer, TrackedContainer
 from drakit.kit.telemetry.metrics import Metrics
 
 _LOG = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ def find_confined(enforcer: Enforcer, tree: CgroupTree) -> list[Confined]:
 
 
 def _confined(
-    enforcer: Enforcer, known: Known, tree: CgroupTree, online: CpuSet
+    enforcer: Enforcer, known: TrackedContainer, tree: CgroupTree, online: CpuSet
 ) -> Confined | None:
     path = relative_path(known.reported.cgroups_path)
     files = tree.cpuset(path) if path else None

@@ -19,8 +19,7 @@ from collections.abc import Callable
 
 from drakit.kit.claims import cdi_names as names
 from drakit.kit.driver import Driver, PreparedClaim, PreparedClaims, RejectedError
-from drakit.wire.nri.values import Container as Reported
-from drakit.wire.nri.values import Pod
+from drakit.wire.nri.values import NriContainer, PodSandbox
 
 
 class ForeignClaimError(RejectedError):
@@ -62,7 +61,7 @@ class ClaimResolver:
         """Whether the claim is reserved for the pod, as the kubelet or the API server said."""
         return pod_uid in entry.consumers or (entry.uid, pod_uid) in self.confirmed
 
-    def parts(self, pod: Pod, name: str, shown: names.Shown) -> tuple[names.Part, ...]:
+    def parts(self, pod: PodSandbox, name: str, shown: names.Shown) -> tuple[names.Part, ...]:
         """The requests that container *name* of *pod* may use. Raises :class:`RejectedError`."""
         if shown.devices:
             return self._by_device(name, shown)
@@ -70,7 +69,7 @@ class ClaimResolver:
             return self._own(pod, shown) if shown.markers else ()
         return self._by_marker(pod, name, shown) if shown.markers else ()
 
-    def check_reported(self, pod: Pod, reported: Reported, shown: names.Shown) -> None:
+    def check_reported(self, pod: PodSandbox, reported: NriContainer, shown: names.Shown) -> None:
         """Reject a new container whose claim the runtime should have reported and did not.
 
         Only its own pod's claims count, so a forged variable can harm nobody but its own pod.
@@ -86,7 +85,7 @@ class ClaimResolver:
                 reason="missing-device",
             )
 
-    def _own(self, pod: Pod, shown: names.Shown) -> tuple[names.Part, ...]:
+    def _own(self, pod: PodSandbox, shown: names.Shown) -> tuple[names.Part, ...]:
         """The markers of claims that are reserved for the pod itself."""
         index, prepared_claims = self._marker_index(), self._prepared_claims()
         parts = [index[marker] for marker in shown.markers if marker in index]
@@ -105,7 +104,7 @@ class ClaimResolver:
                 )
         return tuple(dict.fromkeys(index[device] for device in shown.devices))
 
-    def _by_marker(self, pod: Pod, name: str, shown: names.Shown) -> tuple[names.Part, ...]:
+    def _by_marker(self, pod: PodSandbox, name: str, shown: names.Shown) -> tuple[names.Part, ...]:
         if len(shown.markers) > names.MOST_MARKERS:
             raise RejectedError(
                 f"container {name} carries more than {names.MOST_MARKERS} variables "

@@ -17,7 +17,7 @@ from typing import Final
 from drakit.cgroups.tree import CgroupTree, relative_path, same_value
 from drakit.core.cpuset import CpuSet
 from drakit.kit.driver import DesiredResources
-from drakit.kit.runtime.enforcer import Enforcer, Known
+from drakit.kit.runtime.enforcer import Enforcer, TrackedContainer
 from drakit.kit.telemetry.metrics import Metrics
 
 _LOG = logging.getLogger(__name__)
@@ -129,7 +129,9 @@ class _Looks:
         self._only = only
         self._right: dict[tuple[str, str], CpuSet | str] = {}
 
-    def differences(self, known: Known, path: str, desired: DesiredResources) -> Iterable[Drift]:
+    def differences(
+        self, known: TrackedContainer, path: str, desired: DesiredResources
+    ) -> Iterable[Drift]:
         """The files of the container at *path* that do not say what *desired* says."""
         for file, meant in self._files_of(desired).items():
             text = self._tree.look(path, file)

@@ -39,23 +39,30 @@ from drakit.kit.reconciler import PodView
 from drakit.kit.runtime.container_claims import ClaimResolver, ForeignClaimError
 from drakit.kit.runtime.kubelet_limits import WANTED_ANNOTATION, note_for
 from drakit.kit.runtime.kubelet_limits import kubelet_limits as _wanted_before
-from drakit.wire.nri.values import NOTHING, Adjustment, Pod, Resources, State, Update
-from drakit.wire.nri.values import Container as Reported
+from drakit.wire.nri.values import (
+    NOTHING,
+    Adjustment,
+    ContainerUpdate,
+    NriContainer,
+    PodSandbox,
+    Resources,
+    State,
+)
 
-__all__ = ["WANTED_ANNOTATION", "Enforcer", "ForeignClaimError", "Known", "resources_of"]
+__all__ = ["WANTED_ANNOTATION", "Enforcer", "ForeignClaimError", "TrackedContainer", "resources_of"]
 
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Known:
+class TrackedContainer:
     """A container of the runtime, what it was last told, and why it is in conflict if it is."""
 
-    pod: Pod
-    reported: Reported
+    pod: PodSandbox
+    reported: NriContainer
     """As the runtime describes it, without its environment."""
     shown: names.Shown
-    told: Resources | None
+    last_sent: Resources | None
     """Limits the runtime was last asked for; None when that is not known to hold."""
     wanted: Resources = NOTHING
     """Limits the kubelet asked for; where the runtime reports ours, those from before."""
@@ -96,9 +103,9 @@ class Enforcer:
         self._driver = driver
         self._prepared_claims = prepared_claims
         self._resolver = ClaimResolver(driver, prepared_claims, trust_cdi=trust_cdi)
-        self.pods: dict[str, Pod] = {}
-        self.containers: dict[str, Known] = {}
-        self._sandboxes: dict[str, dict[str, Pod]] = {}
+        self.pods: dict[str, PodSandbox] = {}
+        self.containers: dict[str, TrackedContainer] = {}
+        self._sandboxes: dict[str, dict[str, PodSandbox]] = {}
         """Pod UID to its sandboxes: a pod whose sandbox was recreated has several for a while."""
         self._ended_pods: set[str] = set()
         """Sandboxes that were stopped: they own no claim that none of their containers uses."""
@@ -122,7 +129,7 @@ class Enforcer:
         self._settled = None
 
     @property
-    def vouched(self) -> set[tuple[str, str]]:
+    def confirmed(self) -> set[tuple[str, str]]:
         """(claim UID, pod UID) pairs that the API server confirmed in addition to the checkpoint's."""
         return self._resolver.confirmed
 
@@ -133,7 +140,9 @@ class Enforcer:
 
     # -- events ----------------------------------------------------------------------------------
 
-    def synchronize(self, pods: Iterable[Pod], containers: Iterable[Reported]) -> list[Update]:
+    def synchronize(
+        self, pods: Iterable[PodSandbox], containers: Iterable[NriContainer]
+    ) -> list[ContainerUpdate]:
         """Forget everything and take over what the runtime has; returns what must change.
 
         Containers that cannot be served are noted as conflicts; they stop nothing.
@@ -141,24 +150,24 @@ class Enforcer:
         self.take_over(pods, containers)
         return self.settle()
 
-    def take_over(self, pods: Iterable[Pod], containers: Iterable[Reported]) -> None:
+    def take_over(self, pods: Iterable[PodSandbox], containers: Iterable[NriContainer]) -> None:
         """The first half of :meth:`synchronize`: note what exists, decide nothing yet."""
         self.pods, self._sandboxes = {}, {}
         self.containers, self._showing, self._owners = {}, {}, {}
         self._ended_pods.clear()
         for pod in pods:
             self._add_pod(pod)
-        self._resolver.confirmed = {p for p in self.vouched if p[1] in self._sandboxes}
+        self._resolver.confirmed = {p for p in self.confirmed if p[1] in self._sandboxes}
         for reported in containers:
             if reported.state is State.STOPPED:
                 continue
-            pod = self.pods.get(reported.pod_id) or Pod(id=reported.pod_id)
+            pod = self.pods.get(reported.pod_id) or PodSandbox(id=reported.pod_id)
             self._add(self._found(pod, reported))
         for uid in self._showing:
             self._choose_owner(uid)
         self._settled = None
 
-    def create(self, pod: Pod, reported: Reported) -> Adjustment:
+    def create(self, pod: PodSandbox, reported: NriContainer) -> Adjustment:
         """What a new container must look like, and what others must change before it starts.
 
         Raises :class:`RejectedError` when it must not be created; nothing is remembered of it then.
@@ -166,7 +175,7 @@ class Enforcer:
         self._add_pod(pod)
         kept, shown = self._kept(reported)
         self._resolver.check_reported(pod, reported, shown)
-        known = Known(pod, kept, shown, None, reported.resources)
+        known = TrackedContainer(pod, kept, shown, None, reported.resources)
         desired = self.desired_of(known)
         resources = resources_of(desired)
         _tell(known, resources.over(reported.resources))
@@ -182,7 +191,9 @@ class Enforcer:
             updates=tuple(updates),
         )
 
-    def update(self, pod: Pod, reported: Reported, wanted: Resources) -> list[Update]:
+    def update(
+        self, pod: PodSandbox, reported: NriContainer, wanted: Resources
+    ) -> list[ContainerUpdate]:
         """Somebody (the kubelet) changes a container: put our limits over theirs.
 
         Raises :class:`RejectedError` when the container must not run as it is.
@@ -190,13 +201,13 @@ class Enforcer:
         known = self._noted(pod, reported)
         known.wanted = wanted.over(known.wanted)
         resources = resources_of(self.desired_of(known))
-        _tell(known, resources.over(wanted).over(known.told or NOTHING))
+        _tell(known, resources.over(wanted).over(known.last_sent or NOTHING))
         updates = self.settle(excluding=reported.id)
         if resources != NOTHING:
-            updates.insert(0, Update(container_id=reported.id, resources=resources))
+            updates.insert(0, ContainerUpdate(container_id=reported.id, resources=resources))
         return updates
 
-    def started(self, pod: Pod, reported: Reported, *, runs: bool = False) -> bool:
+    def started(self, pod: PodSandbox, reported: NriContainer, *, runs: bool = False) -> bool:
         """Note a start; says whether the container was unknown: its creation was missed.
 
         *runs* says that it has started, not that it is about to.
@@ -207,23 +218,23 @@ class Enforcer:
         known.ran = known.ran or runs
         return missed
 
-    def stopped(self, container_id: str) -> list[Update]:
+    def stopped(self, container_id: str) -> list[ContainerUpdate]:
         """A container ended; returns what others must change (and carries what was waiting)."""
         known = self._drop(container_id)
         if known is not None:
-            self.untold(known.asked)
+            self.mark_unsent(known.asked)
         return self.settle()
 
     def removed(self, container_id: str) -> None:
         """A container is gone for good."""
         self._drop(container_id)
 
-    def pod_started(self, pod: Pod) -> None:
+    def pod_started(self, pod: PodSandbox) -> None:
         """A pod's sandbox runs."""
         self._add_pod(pod)
         self._ended_pods.discard(pod.id)
 
-    def pod_stopped(self, pod: Pod) -> None:
+    def pod_stopped(self, pod: PodSandbox) -> None:
         """A pod's sandbox was stopped: it keeps only the claims that its containers still use."""
         if pod.id in self.pods:
             self._ended_pods.add(pod.id)
@@ -241,16 +252,16 @@ class Enforcer:
         others.pop(pod_id, None)
         if not others:
             del self._sandboxes[pod.uid]
-            self._resolver.confirmed = {pair for pair in self.vouched if pair[1] != pod.uid}
+            self._resolver.confirmed = {pair for pair in self.confirmed if pair[1] != pod.uid}
         self._pass_on(pod.uid)
 
-    def _add_pod(self, pod: Pod) -> None:
+    def _add_pod(self, pod: PodSandbox) -> None:
         self.pods[pod.id] = pod
         self._sandboxes.setdefault(pod.uid, {})[pod.id] = pod
 
     # -- users and owners of claims ------------------------------------------------------------------
 
-    def users_of(self, claim_uid: str) -> list[Known]:
+    def users_of(self, claim_uid: str) -> list[TrackedContainer]:
         """The containers that were rightly created with a claim and are not known to have stopped.
 
         Also for a claim without a readable record: then a CDI device names it, or a marker whose
@@ -260,7 +271,9 @@ class Enforcer:
         showing = (self.containers[each] for each in self._showing.get(claim_uid, ()))
         return [known for known in showing if self._uses_rightly(known, claim_uid, entry)]
 
-    def _uses_rightly(self, known: Known, claim_uid: str, entry: PreparedClaim | None) -> bool:
+    def _uses_rightly(
+        self, known: TrackedContainer, claim_uid: str, entry: PreparedClaim | None
+    ) -> bool:
         if claim_uid in known.shown.device_claims:
             return True
         if entry is not None:
@@ -273,7 +286,9 @@ class Enforcer:
         return self._showing.keys()
 
     def orphaned(
-        self, prepared: Collection[str], ended: Callable[[Known], bool] = lambda known: False
+        self,
+        prepared: Collection[str],
+        ended: Callable[[TrackedContainer], bool] = lambda known: False,
     ) -> dict[str, CpuSet]:
         """CPUs of running containers whose claim has no readable record, by claim UID.
 
@@ -328,7 +343,7 @@ class Enforcer:
         order = {uid: place for place, uid in enumerate(entry.consumers)}
         own = _exclusive(entry)
 
-        def rank(known: Known) -> tuple[bool, int]:
+        def rank(known: TrackedContainer) -> tuple[bool, int]:
             pinned = bool(known.cpus) and known.cpus <= own
             return not pinned, order.get(known.pod.uid, len(order))
 
@@ -346,7 +361,7 @@ class Enforcer:
                 self._choose_owner(claim_uid)
                 self._outdated.update(self._showing.get(claim_uid, ()))
 
-    def pod_has_stopped(self, pod: Pod) -> bool:
+    def pod_has_stopped(self, pod: PodSandbox) -> bool:
         """Whether the pod's sandbox was stopped or is gone."""
         return pod.id in self._ended_pods or pod.id not in self.pods
 
@@ -354,7 +369,7 @@ class Enforcer:
         """Whether the pod has a sandbox that was not stopped."""
         return any(each not in self._ended_pods for each in self._sandboxes.get(pod_uid, ()))
 
-    def _owner(self, entry: PreparedClaim, asking: Pod) -> Pod:
+    def _owner(self, entry: PreparedClaim, asking: PodSandbox) -> PodSandbox:
         """The pod a claim belongs to: its user, else the first it was reserved for that is here."""
         owner = self._owners.get(entry.uid)
         if owner is None:
@@ -367,10 +382,10 @@ class Enforcer:
 
     # -- the level ---------------------------------------------------------------------------------
 
-    def settle(self, *, excluding: str | None = None) -> list[Update]:
+    def settle(self, *, excluding: str | None = None) -> list[ContainerUpdate]:
         """All changes needed so that every known container looks as it must, each at most once.
 
-        What is returned counts as told: send it, or call :meth:`untold` if it could not be sent.
+        What is returned counts as told: send it, or call :meth:`mark_unsent` if it could not be sent.
         """
         updates = [
             update for each in self.outdated(excluding) if (update := self.next_update(each))
@@ -393,7 +408,7 @@ class Enforcer:
         waiting = [each for each in self.containers if each in self._outdated and each != excluding]
         return sorted(waiting, key=lambda each: self.containers[each].shows_claims)
 
-    def next_update(self, container_id: str) -> Update | None:
+    def next_update(self, container_id: str) -> ContainerUpdate | None:
         """What the container must be told now; None when nothing. It counts as told then."""
         known = self.containers.get(container_id)
         if known is None:
@@ -403,31 +418,31 @@ class Enforcer:
         if desired is None:
             return None
         resources = self._resources(desired)
-        if known.told is not None and _holds(resources, known.told):
+        if known.last_sent is not None and _holds(resources, known.last_sent):
             return None
-        _tell(known, resources.over(known.told or NOTHING))
+        _tell(known, resources.over(known.last_sent or NOTHING))
         if resources == NOTHING:
             return None
-        return Update(container_id=container_id, resources=resources)
+        return ContainerUpdate(container_id=container_id, resources=resources)
 
-    def untold(self, container_ids: Iterable[str]) -> None:
+    def mark_unsent(self, container_ids: Iterable[str]) -> None:
         """The runtime did not take these updates, or the container looks otherwise: send them again."""
         for container_id in container_ids:
             if container_id in self.containers:
-                self.containers[container_id].told = None
+                self.containers[container_id].last_sent = None
                 self._outdated.add(container_id)
 
     def observed(self, container_id: str, cpus: str, mems: str) -> None:
         """The kernel has these CPUs and memory nodes for a container, whatever the runtime reports."""
         known = self.containers[container_id]
-        _tell(known, Resources(cpus=cpus, mems=mems).over(known.told or NOTHING))
+        _tell(known, Resources(cpus=cpus, mems=mems).over(known.last_sent or NOTHING))
 
     def allowed(self, container_id: str) -> CpuSet | None:
         """The CPUs that the container was last told to use; None when that is not known."""
         known = self.containers.get(container_id)
-        return None if known is None or known.told is None else _parsed(known.told.cpus)
+        return None if known is None or known.last_sent is None else _parsed(known.last_sent.cpus)
 
-    def settled_desired(self, known: Known) -> DesiredResources | None:
+    def settled_desired(self, known: TrackedContainer) -> DesiredResources | None:
         """The shape a container that exists must have now; None: leave it as it is.
 
         A container that cannot be served – it came while nobody looked – is noted as a conflict and
@@ -447,7 +462,7 @@ class Enforcer:
         known.conflict = None
         return desired
 
-    def _is_held(self, known: Known) -> bool:
+    def _is_held(self, known: TrackedContainer) -> bool:
         """Whether the container runs on CPUs that are held for a claim without a readable record."""
         orphaned = self._prepared_claims().orphaned
         held = CpuSet.union(
@@ -455,7 +470,7 @@ class Enforcer:
         )
         return bool(known.cpus) and (known.cpus <= held or bool(known.shown.devices))
 
-    def desired_of(self, known: Known) -> DesiredResources:
+    def desired_of(self, known: TrackedContainer) -> DesiredResources:
         """The shape a container must have now; raises :class:`RejectedError`."""
         return self._checked(self._view(known, self._parts(known)))
 
@@ -483,7 +498,7 @@ class Enforcer:
         """Containers that cannot be served as they are, with the reason."""
         return {c: known.conflict for c, known in self.containers.items() if known.conflict}
 
-    def strangers(self) -> list[ForeignClaimError]:
+    def unconfirmed_claims(self) -> list[ForeignClaimError]:
         """What would have to be confirmed for containers in conflict to be served."""
         found = []
         for known in self.containers.values():
@@ -496,14 +511,14 @@ class Enforcer:
                     continue
         return found
 
-    def unheeded_claims(self, container_id: str) -> tuple[Use, ...]:
+    def unenforced_claims(self, container_id: str) -> tuple[Use, ...]:
         """The claims of a container that does not look as they demand; none when it does.
 
         Raises :class:`RejectedError` when the container must not run at all.
         """
         known = self.containers[container_id]
         resources = resources_of(self.desired_of(known))
-        if _holds(resources, known.told or NOTHING):
+        if _holds(resources, known.last_sent or NOTHING):
             return ()
         return self._uses(self._parts(known), known.pod)
 
@@ -541,12 +556,12 @@ class Enforcer:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _parts(self, known: Known) -> tuple[names.Part, ...]:
+    def _parts(self, known: TrackedContainer) -> tuple[names.Part, ...]:
         if known.shown is names.NOTHING_SHOWN:
             return ()
         return self._resolver.parts(known.pod, known.reported.name, known.shown)
 
-    def _view(self, known: Known, parts: Sequence[names.Part]) -> Container:
+    def _view(self, known: TrackedContainer, parts: Sequence[names.Part]) -> Container:
         pod, reported = known.pod, known.reported
         return Container(
             id=reported.id,
@@ -563,7 +578,7 @@ class Enforcer:
             hugepage_limits=known.wanted.hugepage_limits,
         )
 
-    def _uses(self, parts: Sequence[names.Part], pod: Pod) -> tuple[Use, ...]:
+    def _uses(self, parts: Sequence[names.Part], pod: PodSandbox) -> tuple[Use, ...]:
         prepared_claims = self._prepared_claims()
         by_claim: dict[str, list[str]] = {}
         for part in parts:
@@ -580,14 +595,14 @@ class Enforcer:
             uses.append(Use(entry, prepared_devices, owner.uid, f"{owner.namespace}/{owner.name}"))
         return tuple(uses)
 
-    def _add(self, known: Known) -> None:
+    def _add(self, known: TrackedContainer) -> None:
         container_id = known.reported.id
         self._drop(container_id)
         self.containers[container_id] = known
         for uid in known.shown.claims if known.shows_claims else ():
             self._showing.setdefault(uid, {})[container_id] = None
 
-    def _drop(self, container_id: str) -> Known | None:
+    def _drop(self, container_id: str) -> TrackedContainer | None:
         known = self.containers.pop(container_id, None)
         if known is not None and known.shows_claims:
             for uid in known.shown.claims:
@@ -598,7 +613,7 @@ class Enforcer:
             self._pass_on(known.pod.uid)
         return known
 
-    def _noted(self, pod: Pod, reported: Reported) -> Known:
+    def _noted(self, pod: PodSandbox, reported: NriContainer) -> TrackedContainer:
         """The container, taken in as it is if its creation was missed."""
         self._add_pod(pod)
         known = self.containers.get(reported.id)
@@ -610,20 +625,22 @@ class Enforcer:
                 self._choose_owner(uid)
         return known
 
-    def _found(self, pod: Pod, reported: Reported) -> Known:
+    def _found(self, pod: PodSandbox, reported: NriContainer) -> TrackedContainer:
         """A container whose creation was not seen by this process."""
         runs = reported.state in (State.RUNNING, State.PAUSED)
         wanted = _wanted_before(reported, pod)
         kept, shown = self._kept(reported)
         cpus = reported.resources.cpus
-        return Known(pod, kept, shown, reported.resources, wanted, ran=runs, cpu_list=cpus)
+        return TrackedContainer(
+            pod, kept, shown, reported.resources, wanted, ran=runs, cpu_list=cpus
+        )
 
-    def _kept(self, reported: Reported) -> tuple[Reported, names.Shown]:
+    def _kept(self, reported: NriContainer) -> tuple[NriContainer, names.Shown]:
         """The report without its environment, and what it shows: a node has hundreds of containers."""
         shown = names.shown(self._driver().cdi_kind, reported.cdi_devices, reported.env)
         return msgspec.structs.replace(reported, env=()), shown
 
-    def _note_conflict(self, known: Known, reason: str) -> None:
+    def _note_conflict(self, known: TrackedContainer, reason: str) -> None:
         if known.conflict != reason:
             _LOG.error("%s of %s cannot be served: %s", known.reported, known.pod, reason)
         known.conflict = reason
@@ -636,8 +653,8 @@ def _exclusive(entry: PreparedClaim) -> CpuSet:
     )
 
 
-def _tell(known: Known, limits: Resources) -> None:
-    known.told = limits
+def _tell(known: TrackedContainer, limits: Resources) -> None:
+    known.last_sent = limits
     known.cpu_list = limits.cpus or known.cpu_list
 
 
@@ -661,27 +678,27 @@ def resources_of(desired: DesiredResources) -> Resources:
     )
 
 
-def _holds(wanted: Resources, told: Resources) -> bool:
+def _holds(wanted: Resources, last_sent: Resources) -> bool:
     """Whether everything set in *wanted* is so in *told*; CPU lists may be spelled differently."""
     return (
-        _same_list(wanted.cpus, told.cpus)
-        and _same_list(wanted.mems, told.mems)
-        and wanted.quota in (None, told.quota)
-        and wanted.memory_limit in (None, told.memory_limit)
-        and _within(wanted.hugepage_limits, told.hugepage_limits)
-        and _within(wanted.unified, told.unified)
+        _same_list(wanted.cpus, last_sent.cpus)
+        and _same_list(wanted.mems, last_sent.mems)
+        and wanted.quota in (None, last_sent.quota)
+        and wanted.memory_limit in (None, last_sent.memory_limit)
+        and _within(wanted.hugepage_limits, last_sent.hugepage_limits)
+        and _within(wanted.unified, last_sent.unified)
     )
 
 
-def _within(wanted: Mapping[str, object], told: Mapping[str, object]) -> bool:
-    return not wanted or all(told.get(key) == value for key, value in wanted.items())
+def _within(wanted: Mapping[str, object], last_sent: Mapping[str, object]) -> bool:
+    return not wanted or all(last_sent.get(key) == value for key, value in wanted.items())
 
 
 @functools.lru_cache(maxsize=64)  # containers without claims all change from one list to another
-def _same_list(wanted: str, told: str) -> bool:
-    if not wanted or wanted == told:
+def _same_list(wanted: str, last_sent: str) -> bool:
+    if not wanted or wanted == last_sent:
         return True
     try:
-        return CpuSet.parse(wanted) == CpuSet.parse(told)
+        return CpuSet.parse(wanted) == CpuSet.parse(last_sent)
     except ValueError:
         return False

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from drakit.wire.nri.values import Container, Pod, Resources
+from drakit.wire.nri.values import NriContainer, PodSandbox, Resources
 
 WANTED_ANNOTATION: Final = "drakit.dev/wanted"
 
@@ -37,7 +37,7 @@ def note_for(ours: Resources, theirs: Resources) -> dict[str, str]:
     return {WANTED_ANNOTATION: msgspec.json.encode(note).decode()} if note != _Note() else {}
 
 
-def kubelet_limits(reported: Container, pod: Pod | None = None) -> Resources:
+def kubelet_limits(reported: NriContainer, pod: PodSandbox | None = None) -> Resources:
     """The kubelet's limits of a container that exists, as far as they can be known.
 
     Without *pod*, or if the pod carries the annotation itself, the note may be forged. Then memory limit

@@ -29,14 +29,14 @@ from drakit.kit.config.options import HostOptions
 from drakit.kit.driver import Driver, PreparedClaim, RejectedError
 from drakit.kit.runtime.confinement import ConfinementReport, find_confined
 from drakit.kit.runtime.drift import count_found, find_drift, find_intruders, write_directly
-from drakit.kit.runtime.enforcer import Enforcer, ForeignClaimError, Known
+from drakit.kit.runtime.enforcer import Enforcer, ForeignClaimError, TrackedContainer
 from drakit.kit.runtime.updates import Pusher
 from drakit.kit.telemetry.logs import about
 from drakit.kit.telemetry.metrics import Gauge, Metrics
 from drakit.wire.nri.handler import Cause, ContainerRejectedError, Disconnect, Handler, RuntimeInfo
 from drakit.wire.nri.options import PluginOptions
 from drakit.wire.nri.plugin import NriPlugin
-from drakit.wire.nri.values import Adjustment, Container, Pod, Resources, Update
+from drakit.wire.nri.values import Adjustment, ContainerUpdate, NriContainer, PodSandbox, Resources
 from drakit.wire.nri.versions import PINNING_EVENTS, Event
 
 _LOG = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ class RuntimeHost(Handler):
         if self._synchronized:  # else synchronizing will do it
             await self.pusher.push()
 
-    async def vacate(self, entry: PreparedClaim) -> None:
+    async def evict_others(self, entry: PreparedClaim) -> None:
         """Before a prepare is answered: take all other containers off the claim's CPUs.
 
         First in the kernel, where cgroups can be written, then through the runtime. Waits for updates
@@ -226,7 +226,7 @@ class RuntimeHost(Handler):
                 return f"{known.reported} of {known.pod}"
         return None
 
-    def _has_ended(self, known: Known, tree: CgroupTree | None) -> bool:
+    def _has_ended(self, known: TrackedContainer, tree: CgroupTree | None) -> bool:
         """Whether the kernel shows that a container ended: its end may be reported late, or never.
 
         One that has not run counts only if its sandbox was stopped: else it may be about to start.
@@ -269,7 +269,7 @@ class RuntimeHost(Handler):
         count_found(drifts, self._metrics)
         for drift in drifts:
             _LOG.log(logging.WARNING if drift.ran else logging.INFO, "drift found: %s", drift)
-        self.enforcer.untold(drift.container_id for drift in drifts)
+        self.enforcer.mark_unsent(drift.container_id for drift in drifts)
         await self.checkpoint_changed()
         left = [d for d in find_drift(self.enforcer, tree, container_ids) if d in drifts]
         write_directly(left, tree, self._metrics)
@@ -304,11 +304,11 @@ class RuntimeHost(Handler):
             self.settled.set()
 
     async def synchronize(
-        self, pods: Sequence[Pod], containers: Sequence[Container]
-    ) -> Sequence[Update]:
+        self, pods: Sequence[PodSandbox], containers: Sequence[NriContainer]
+    ) -> Sequence[ContainerUpdate]:
         """Take over what exists, and say what must change."""
 
-        async def work() -> Sequence[Update]:
+        async def work() -> Sequence[ContainerUpdate]:
             self._checkpoint.refresh()
             self.enforcer.take_over(pods, containers)
             self._look_at_kernel()
@@ -330,7 +330,7 @@ class RuntimeHost(Handler):
 
         return await self._timed("synchronize", work())
 
-    async def create(self, pod: Pod, container: Container) -> Adjustment:
+    async def create(self, pod: PodSandbox, container: NriContainer) -> Adjustment:
         """A container is about to be created."""
 
         async def work() -> Adjustment:
@@ -347,11 +347,11 @@ class RuntimeHost(Handler):
         return await self._timed("create", work(), pod, container)
 
     async def update(
-        self, pod: Pod, container: Container, resources: Resources
-    ) -> Sequence[Update]:
+        self, pod: PodSandbox, container: NriContainer, resources: Resources
+    ) -> Sequence[ContainerUpdate]:
         """Somebody changes a container; ours stays ours."""
 
-        async def work() -> Sequence[Update]:
+        async def work() -> Sequence[ContainerUpdate]:
             self._checkpoint.refresh()
             return self._counted(
                 await self._vouching(lambda: self.enforcer.update(pod, container, resources))
@@ -359,10 +359,10 @@ class RuntimeHost(Handler):
 
         return await self._timed("update", work(), pod, container)
 
-    async def stop(self, pod: Pod, container: Container) -> Sequence[Update]:
+    async def stop(self, pod: PodSandbox, container: NriContainer) -> Sequence[ContainerUpdate]:
         """A container ended; others may have to change."""
 
-        async def work() -> Sequence[Update]:
+        async def work() -> Sequence[ContainerUpdate]:
             self._checkpoint.refresh()
             updates = self.enforcer.stopped(container.id)
             if self._release_ended():
@@ -372,7 +372,7 @@ class RuntimeHost(Handler):
 
         return await self._timed("stop", work(), pod, container)
 
-    async def starting(self, pod: Pod, container: Container) -> None:
+    async def starting(self, pod: PodSandbox, container: NriContainer) -> None:
         """The last moment to reject a container whose creation was missed, and to make room."""
 
         async def work() -> None:
@@ -385,7 +385,7 @@ class RuntimeHost(Handler):
             if not missed:
                 return
             self._metrics.drift.labels("missed-create").inc()
-            unheeded = await self._vouching(lambda: self.enforcer.unheeded_claims(container.id))
+            unheeded = await self._vouching(lambda: self.enforcer.unenforced_claims(container.id))
             runtime = self.plugin.runtime
             if unheeded and not (runtime and runtime.features.unsolicited_updates):
                 claims = ", ".join(str(use.entry) for use in unheeded)
@@ -398,7 +398,7 @@ class RuntimeHost(Handler):
 
         await self._timed("start", work(), pod, container)
 
-    async def started(self, pod: Pod, container: Container) -> None:
+    async def started(self, pod: PodSandbox, container: NriContainer) -> None:
         """A container runs; if it was missed, or does not look as it must, it is corrected now.
 
         The kernel is asked: containerd starts a container with its old limits when an update of it
@@ -408,34 +408,34 @@ class RuntimeHost(Handler):
         self.enforcer.started(pod, container, runs=True)
         asyncio.get_running_loop().call_soon(self._correct_later, container.id)
 
-    async def removed(self, pod: Pod, container: Container) -> None:
+    async def removed(self, pod: PodSandbox, container: NriContainer) -> None:
         """A container is gone for good."""
         self._metrics.contact("runtime")
         self.enforcer.removed(container.id)
         self._release_ended()
 
-    async def pod_started(self, pod: Pod) -> None:
+    async def pod_started(self, pod: PodSandbox) -> None:
         """A pod's sandbox runs."""
         self._metrics.contact("runtime")
         self.enforcer.pod_started(pod)
         await self._tend()
 
-    async def pod_stopped(self, pod: Pod) -> None:
+    async def pod_stopped(self, pod: PodSandbox) -> None:
         """A pod's sandbox was stopped: it keeps only the claims that its containers still use."""
         self._metrics.contact("runtime")
         self.enforcer.pod_stopped(pod)
 
-    async def pod_removed(self, pod: Pod) -> None:
+    async def pod_removed(self, pod: PodSandbox) -> None:
         """A pod's sandbox is gone."""
         self._metrics.contact("runtime")
         self.enforcer.pod_removed(pod.id)
         self._release_ended()
         self._tend_later()
 
-    def undelivered(self, answer: Adjustment | Sequence[Update]) -> None:
+    def undelivered(self, answer: Adjustment | Sequence[ContainerUpdate]) -> None:
         """The runtime did not get an answer in time: its updates were not applied."""
         updates = answer.updates if isinstance(answer, Adjustment) else answer
-        self.enforcer.untold(update.container_id for update in updates)
+        self.enforcer.mark_unsent(update.container_id for update in updates)
         self._spawn(self.checkpoint_changed())
 
     # -- inside ------------------------------------------------------------------------------------------
@@ -503,7 +503,7 @@ class RuntimeHost(Handler):
 
     async def _vouch_for_strangers(self) -> None:
         """Confirm pods met at synchronization, then serve their containers."""
-        for problem in self.enforcer.strangers():
+        for problem in self.enforcer.unconfirmed_claims():
             if await self._is_reserved(problem):
                 self.enforcer.confirm(problem.entry.uid, problem.pod_uid)
         await self.checkpoint_changed()
@@ -533,8 +533,8 @@ class RuntimeHost(Handler):
         self,
         event: str,
         work: Awaitable[T],
-        pod: Pod | None = None,
-        container: Container | None = None,
+        pod: PodSandbox | None = None,
+        container: NriContainer | None = None,
     ) -> T:
         """Do *work* for an event: measured, logged with identity, a rejection said in words."""
         begin = time.perf_counter()
@@ -558,11 +558,11 @@ class RuntimeHost(Handler):
         self._metrics.runtime_events.labels(event, "success").inc()
         return answer
 
-    def _counted(self, updates: Sequence[Update]) -> Sequence[Update]:
+    def _counted(self, updates: Sequence[ContainerUpdate]) -> Sequence[ContainerUpdate]:
         self._count_updates(updates)
         return updates
 
-    def _count_updates(self, updates: Sequence[Update]) -> None:
+    def _count_updates(self, updates: Sequence[ContainerUpdate]) -> None:
         if updates:
             self._metrics.container_updates.labels("answered").inc(len(updates))
 
@@ -576,7 +576,7 @@ class RuntimeHost(Handler):
             path = relative_path(known.reported.cgroups_path)
             files = tree.cpuset(path) if tree is not None and path is not None else None
             if files is None or files.cpus is None:
-                self.enforcer.untold([container_id])
+                self.enforcer.mark_unsent([container_id])
             else:
                 self.enforcer.observed(container_id, str(files.cpus), str(files.mems or ""))
 

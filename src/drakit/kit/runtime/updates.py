@@ -71,24 +71,26 @@ class Pusher:
             update = self._enforcer.next_update(container_id)
             if update is None:
                 continue
-            sent = self._enforcer.containers[container_id].told
+            sent = self._enforcer.containers[container_id].last_sent
             self._in_flight[container_id] = self._enforcer.allowed(container_id) or CpuSet()
             try:
                 await self._plugin.push([update])
             except PushFailedError as error:
-                self._enforcer.untold([container_id])
+                self._enforcer.mark_unsent([container_id])
                 _LOG.warning("update failed, will be retried: %s", error)
                 failed = True
             except UpdateRejectedError as error:
-                self._enforcer.untold([container_id])
+                self._enforcer.mark_unsent([container_id])
                 _LOG.info("update not sent: %s", error)
                 return None
             else:
                 count += 1
                 self._metrics.container_updates.labels("pushed").inc()
                 known = self._enforcer.containers.get(container_id)
-                if known is not None and known.told is not sent:  # an event's answer came between
-                    self._enforcer.untold([container_id])
+                if (
+                    known is not None and known.last_sent is not sent
+                ):  # an event's answer came between
+                    self._enforcer.mark_unsent([container_id])
             finally:
                 del self._in_flight[container_id]
                 self._progress.set()

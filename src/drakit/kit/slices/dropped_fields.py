@@ -1,7 +1,6 @@
-"""What the API server silently left out of a slice, and which feature gate is the likely reason.
+"""Fields that the API server silently dropped from a slice, and the feature gate that is likely off.
 
-Fields whose gate is off are cleared without a word. A driver that does not look would update for
-ever, or believe in taints nobody ever saw.
+Without this check a driver would rewrite its slices forever, or rely on taints that were never stored.
 """
 
 from __future__ import annotations
@@ -10,16 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from drakit.core.kubernetes_releases import GATED_FIELDS
 from drakit.core.objects import Device
 from drakit.kit.slices.layout import Content, same_content
 
-PARTITIONS: Final = "DRAPartitionableDevices"
-TAINTS: Final = "DRADeviceTaints"
-BINDING: Final = "DRADeviceBindingConditions"
-SHARING: Final = "DRAConsumableCapacity"
-GROUPS: Final = "DRADeviceCompatibilityGroups"
-NODE_RESOURCES: Final = "DRANodeAllocatableResources"
-LISTS: Final = "DRAListTypeAttributes"
+_GATES: Final = {
+    path.rpartition(".")[2]: gate for gate, paths in GATED_FIELDS.items() for path in paths
+}
+"""The feature gate of each gated field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,56 +41,56 @@ class Dropped:
 
 
 def find_dropped(pool: str, sent: Content, got: Content) -> tuple[Dropped, ...]:
-    """Compare what was written with what the server answered; empty when all was kept."""
+    """Compare the slice that was written with the server's response; empty when nothing is missing."""
     if same_content(sent, got):
         return ()
-    lost: dict[tuple[str, str | None], list[str]] = {}
+    lost: dict[str, list[str]] = {}
     if len(got.shared_counters) < len(sent.shared_counters):
-        lost[("sharedCounters", PARTITIONS)] = []
+        lost["sharedCounters"] = []
     kept = {device.name: device for device in got.devices}
     for device in sent.devices:
-        for field, gate in _lost_fields(device, kept.get(device.name, Device())):
-            lost.setdefault((field, gate), []).append(device.name)
+        for field in _lost_fields(device, kept.get(device.name, Device())):
+            lost.setdefault(field, []).append(device.name)
     if not lost:
-        lost[("what was written", None)] = []
-    return tuple(Dropped(pool, field, gate, tuple(names)) for (field, gate), names in lost.items())
+        return (Dropped(pool, "what was written", None),)
+    return tuple(Dropped(pool, field, _GATES[field], tuple(names)) for field, names in lost.items())
 
 
-def _lost_fields(sent: Device, got: Device) -> Iterator[tuple[str, str]]:
+def _lost_fields(sent: Device, got: Device) -> Iterator[str]:
     if len(got.taints) < len(sent.taints):
-        yield "taints", TAINTS
+        yield "taints"
     if len(got.consumes_counters) < len(sent.consumes_counters):
-        yield "consumesCounters", PARTITIONS
+        yield "consumesCounters"
     elif any(
         len(kept.compatibility_groups) < len(asked.compatibility_groups)
         for asked, kept in zip(sent.consumes_counters, got.consumes_counters, strict=False)
     ):
-        yield "compatibilityGroups", GROUPS
+        yield "compatibilityGroups"
     conditions = (sent.binds_to_node, sent.binding_conditions, sent.binding_failure_conditions)
     if conditions != (got.binds_to_node, got.binding_conditions, got.binding_failure_conditions):
-        yield "bindingConditions", BINDING
+        yield "bindingConditions"
     if sent.allow_multiple_allocations is not None and got.allow_multiple_allocations is None:
-        yield "allowMultipleAllocations", SHARING
+        yield "allowMultipleAllocations"
     if any(
         capacity.request_policy is not None
         and (key not in got.capacity or got.capacity[key].request_policy is None)
         for key, capacity in sent.capacity.items()
     ):
-        yield "requestPolicy", SHARING
+        yield "requestPolicy"
     if sent.node_allocatable_resources and not got.node_allocatable_resources:
-        yield "nodeAllocatableResources", NODE_RESOURCES
+        yield "nodeAllocatableResources"
 
 
 def hint_for_rejected(content: Content) -> str:
-    """What to think of when the server calls a slice invalid that our own checks let pass.
+    """Advice for a slice that the server rejected although it passed our own checks.
 
-    List attributes whose gate is off are cleared first, and an attribute without value is invalid.
+    The server clears list attributes whose gate is off, and then rejects attributes without a value.
     """
     for device in content.devices:
         for key, attribute in device.attributes.items():
             if attribute.is_list():
                 return (
                     f"device {device.name} has the list attribute {key!r}: "
-                    f"lists are refused where the feature gate {LISTS} is off"
+                    f"lists are rejected where the feature gate {_GATES['ints']} is off"
                 )
-    return "this does not heal by itself: change what the driver offers"
+    return "retrying does not help: change what the driver offers"

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
+from drakit.core.kubernetes_releases import LATEST
 from drakit.core.objects import (
     CounterSet,
     Device,
@@ -31,10 +32,9 @@ from drakit.core.quantity import Quantity, QuantityError
 from drakit.kit.driver import PoolOffer
 from drakit.wire.kube import DecodeError, Object
 
-DEVICES_PER_SLICE: Final = 128
-ADVANCED_DEVICES_PER_SLICE: Final = 64
-"""Where a device of the slice has taints, counters or list attributes (Kubernetes 1.35 and 1.36)."""
-COUNTER_SETS_PER_SLICE: Final = 8
+DEVICES_PER_SLICE: Final = LATEST.slice_limits.devices
+ADVANCED_DEVICES_PER_SLICE: Final = LATEST.slice_limits.devices_with_advanced_features
+COUNTER_SETS_PER_SLICE: Final = LATEST.slice_limits.counter_sets
 _INDEX_DIGITS: Final = 5
 
 Slice = Object[ResourceSlice]

@@ -12,6 +12,7 @@ from collections import Counter as Tally
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from drakit.core.kubernetes_releases import LATEST
 from drakit.core.objects import (
     Attribute,
     Capacity,
@@ -24,15 +25,7 @@ from drakit.core.objects import (
 from drakit.core.quantity import ZERO, Quantity
 from drakit.kit.driver import Offer, PoolOffer
 
-ATTRIBUTES_AND_CAPACITIES: Final = 32
-ATTRIBUTE_VALUES: Final = 48
-TEXT_BYTES: Final = 64
-TAINTS: Final = 16  # Kubernetes 1.34 takes four
-BINDING_CONDITIONS: Final = 4
-COUNTER_SETS_CONSUMED: Final = 2
-COUNTERS_PER_SET: Final = 32
-COMPATIBILITY_GROUPS: Final = 2
-VALID_VALUES: Final = 10
+_LIMITS: Final = LATEST.slice_limits
 _INT64: Final = range(-(2**63), 2**63)
 _EFFECTS: Final = ("None", "NoSchedule", "NoExecute")
 _NODE_RESOURCES: Final = ("cpu", "memory", "ephemeral-storage")
@@ -113,8 +106,8 @@ def _counter_sets(sets: tuple[CounterSet, ...]) -> Problems:
 
 def _counter_names(counters: Iterable[str], where: str) -> Problems:
     names = list(counters)
-    if not 1 <= len(names) <= COUNTERS_PER_SET:
-        yield f"{where} has {len(names)} counters; 1 to {COUNTERS_PER_SET} are possible"
+    if not 1 <= len(names) <= _LIMITS.counters_per_set:
+        yield f"{where} has {len(names)} counters; 1 to {_LIMITS.counters_per_set} are possible"
     for name in names:
         yield from _label(name, f"{where}: counter name")
 
@@ -130,16 +123,16 @@ def _label(name: str, what: str) -> Problems:
 def _device(device: Device, sets: dict[str, CounterSet]) -> Problems:
     yield from _label(device.name, "its name")
     total = len(device.attributes) + len(device.capacity)
-    if total > ATTRIBUTES_AND_CAPACITIES:
+    if total > _LIMITS.attributes_and_capacities:
         yield (
-            f"{total} attributes and capacities, at most {ATTRIBUTES_AND_CAPACITIES} are possible: "
+            f"{total} attributes and capacities, at most {_LIMITS.attributes_and_capacities} are possible: "
             "leave out the least useful attributes"
         )
     for key, attribute in device.attributes.items():
         yield from _attribute(key, attribute)
     values = sum(len(_values(attribute)) for attribute in device.attributes.values())
-    if values > ATTRIBUTE_VALUES:
-        yield f"{values} attribute values (each list item counts), at most {ATTRIBUTE_VALUES}"
+    if values > _LIMITS.attribute_values:
+        yield f"{values} attribute values (each list item counts), at most {_LIMITS.attribute_values}"
     shared = device.allow_multiple_allocations is True
     for key, capacity in device.capacity.items():
         yield from _key(key, "capacity")
@@ -183,10 +176,10 @@ def _attribute(key: str, attribute: Attribute) -> Problems:
     if not values:
         yield f"attribute {key!r} is an empty list: leave the attribute out instead"
     for value in values:
-        if isinstance(value, str) and len(value.encode()) > TEXT_BYTES:
+        if isinstance(value, str) and len(value.encode()) > _LIMITS.text_bytes:
             yield (
                 f"attribute {key!r}: {value!r} has {len(value.encode())} bytes, "
-                f"at most {TEXT_BYTES} are possible: shorten it"
+                f"at most {_LIMITS.text_bytes} are possible: shorten it"
             )
         if kinds[0] in ("version", "versions") and not _VERSION.fullmatch(str(value)):
             yield f"attribute {key!r}: {value!r} is no semantic version such as 1.2.3"
@@ -214,8 +207,8 @@ def _valid_values(policy: RequestPolicy, default: Quantity, value: Quantity) -> 
     values = policy.valid_values
     if not values:
         return
-    if len(values) > VALID_VALUES:
-        yield f"{len(values)} valid values, at most {VALID_VALUES} are possible: use a valid range"
+    if len(values) > _LIMITS.valid_values:
+        yield f"{len(values)} valid values, at most {_LIMITS.valid_values} are possible: use a valid range"
     if list(values) != sorted(set(values)):
         yield "valid values must ascend without repetition"
     if max(values) > value:
@@ -255,8 +248,8 @@ def _step(
 
 
 def _taints(taints: tuple[Taint, ...]) -> Problems:
-    if len(taints) > TAINTS:
-        yield f"{len(taints)} taints, at most {TAINTS} are possible"
+    if len(taints) > _LIMITS.taints:
+        yield f"{len(taints)} taints, at most {_LIMITS.taints} are possible"
     for taint in taints:
         prefix, slash, name = taint.key.rpartition("/")
         if (slash and not (len(prefix) <= 253 and _SUBDOMAIN.fullmatch(prefix))) or (
@@ -271,8 +264,9 @@ def _taints(taints: tuple[Taint, ...]) -> Problems:
 
 def _consumption(device: Device, sets: dict[str, CounterSet]) -> Problems:
     consumed = device.consumes_counters
-    if len(consumed) > COUNTER_SETS_CONSUMED:
-        yield f"draws from {len(consumed)} counter sets, at most {COUNTER_SETS_CONSUMED} are possible"
+    most = _LIMITS.consumed_counter_sets
+    if most is not None and len(consumed) > most:
+        yield f"draws from {len(consumed)} counter sets, at most {most} are possible"
     for name, count in Tally(entry.counter_set for entry in consumed).items():
         if count > 1:
             yield f"names counter set {name!r} {count} times"
@@ -287,8 +281,8 @@ def _consumption(device: Device, sets: dict[str, CounterSet]) -> Problems:
             yield f"draws from counters {', '.join(missing)} that {entry.counter_set!r} does not have"
         if len(set(entry.compatibility_groups)) != len(entry.compatibility_groups):
             yield f"names a compatibility group of {entry.counter_set!r} twice"
-        if len(entry.compatibility_groups) > COMPATIBILITY_GROUPS:
-            yield f"has more than {COMPATIBILITY_GROUPS} compatibility groups"
+        if len(entry.compatibility_groups) > _LIMITS.compatibility_groups:
+            yield f"has more than {_LIMITS.compatibility_groups} compatibility groups"
 
 
 def _placement(device: Device) -> Problems:
@@ -298,8 +292,8 @@ def _placement(device: Device) -> Problems:
         ("binding conditions", device.binding_conditions),
         ("binding failure conditions", device.binding_failure_conditions),
     ):
-        if len(conditions) > BINDING_CONDITIONS:
-            yield f"{len(conditions)} {what}, at most {BINDING_CONDITIONS} are possible"
+        if len(conditions) > _LIMITS.binding_conditions:
+            yield f"{len(conditions)} {what}, at most {_LIMITS.binding_conditions} are possible"
     for resource in device.node_allocatable_resources:
         if resource not in _NODE_RESOURCES and not resource.startswith("hugepages-"):
             yield f"node-allocatable resource {resource!r} is neither cpu, memory nor hugepages"

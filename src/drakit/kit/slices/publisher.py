@@ -44,11 +44,11 @@ from drakit.wire.kube import (
     Backoff,
     Change,
     Client,
-    Conflict,
-    ConnectionFailed,
-    Invalid,
+    ConflictError,
+    ConnectionFailedError,
+    InvalidError,
     KubeError,
-    NotFound,
+    NotFoundError,
     ProtocolError,
     Reflector,
     Selection,
@@ -110,7 +110,7 @@ class _RejectedError:
     """The server calls *contents* invalid: no reason to ask again before something changes."""
 
     contents: tuple[Content, ...]
-    error: Invalid
+    error: InvalidError
 
 
 class Publisher:
@@ -210,7 +210,7 @@ class Publisher:
                 await self._sync(self._offer)
             except KubeError as error:
                 self._failed(error)
-                if not isinstance(error, Invalid):
+                if not isinstance(error, InvalidError):
                     self._schedule(self._backoff.next(error.retry_after))
             else:
                 self._backoff.reset()
@@ -281,7 +281,7 @@ class Publisher:
         failed = [error for error in failures if error is not None]
         if failed:
             # What heals is tried again, so it must not hide behind what does not.
-            raise min(failed, key=lambda error: isinstance(error, Invalid))
+            raise min(failed, key=lambda error: isinstance(error, InvalidError))
         if self._offer is offer:
             self._succeeded()
 
@@ -306,7 +306,7 @@ class Publisher:
             node = self._identity.node
             try:
                 found = await self._client.get(NODES, node)
-            except NotFound as error:
+            except NotFoundError as error:
                 self._owner_known = False
                 raise NodeMissing(
                     f"Node {node} does not exist: slices are published once it does. "
@@ -341,7 +341,7 @@ class Publisher:
         )
         try:
             await self._write(name, plan, contents, owner)
-        except Invalid as error:
+        except InvalidError as error:
             self._rejected[name] = _RejectedError(contents, error)
             _LOG.error("pool %s: %s; %s", name, error, _hint(contents))
             if self._on_rejected is not None:
@@ -370,7 +370,7 @@ class Publisher:
             for create in plan.creates:
                 answer = await self._create(create, owner)
                 self._keep(pool, create.index, contents[create.index], answer)
-        except (Conflict, NotFound, ConnectionFailed, ProtocolError):
+        except (ConflictError, NotFoundError, ConnectionFailedError, ProtocolError):
             # Our view is old, or nobody knows whether the write was carried out: look first.
             self._uncertain = True
             raise
@@ -393,7 +393,7 @@ class Publisher:
                     SLICES, item.name, uid=item.uid, resource_version=item.resource_version
                 ),
             )
-        except NotFound:
+        except NotFoundError:
             pass
         else:
             self.status = replace(self.status, deleted=self.status.deleted + 1)
@@ -495,7 +495,7 @@ async def _failure_of(work: Coroutine[Any, Any, None]) -> KubeError | None:
     """
     try:
         await work
-    except (ConnectionFailed, ProtocolError):
+    except (ConnectionFailedError, ProtocolError):
         raise
     except KubeError as error:
         return error

@@ -24,7 +24,7 @@ class CapacityError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Shortage:
+class CapacityShortage:
     """Why a capacity rules a device out, for people."""
 
     key: str
@@ -36,7 +36,7 @@ def consumption(
     requirements: CapacityRequirements | None,
     capacities: dict[str, Capacity],
     version: KubernetesVersion,
-) -> dict[str, Quantity] | Shortage:
+) -> dict[str, Quantity] | CapacityShortage:
     """What a request takes of every capacity, or why the device does not qualify.
 
     Raises :class:`CapacityError` when the amount cannot be represented.
@@ -45,7 +45,7 @@ def consumption(
     for key in requests:
         if key not in capacities:
             known = ", ".join(sorted(capacities)) or "none"
-            return Shortage(key, f"the device has no capacity {key!r} (it has: {known})")
+            return CapacityShortage(key, f"the device has no capacity {key!r} (it has: {known})")
     taken: dict[str, Quantity] = {}
     for key, capacity in capacities.items():
         amount = _consumed(requests.get(key), capacity, version)
@@ -55,13 +55,13 @@ def consumption(
     for key, capacity in capacities.items():
         wrong = _violation(taken[key], capacity.request_policy, version)
         if wrong:
-            return Shortage(key, wrong)
+            return CapacityShortage(key, wrong)
     return taken
 
 
 def remaining_shortage(
     taken: dict[str, Quantity], capacities: dict[str, Capacity], used: dict[str, int]
-) -> Shortage | None:
+) -> CapacityShortage | None:
     """The first capacity of which *used* leaves less than *taken*, if there is one."""
     for key, capacity in capacities.items():
         missing = used.get(key, 0) + taken[key].nanos - capacity.value.nanos
@@ -69,7 +69,7 @@ def remaining_shortage(
             free = Quantity.from_nanos(
                 max(capacity.value.nanos - used.get(key, 0), 0), capacity.value.family
             )
-            return Shortage(
+            return CapacityShortage(
                 key,
                 f"{free} of {capacity.value} {key} is left, {taken[key]} is needed",
                 Quantity.from_nanos(missing, capacity.value.family),

@@ -15,7 +15,7 @@ from drakit.scheduler.cel.errors import CelRuntimeError
 from drakit.scheduler.cel.selector import compile_selector, device_value
 from drakit.scheduler.cel.stdlib import semver
 
-_MOST_KEPT: Final = 10_000
+_MAX_KEPT: Final = 10_000
 Outcome = bool | CelRuntimeError
 _good_versions: set[str] = set()
 
@@ -57,7 +57,7 @@ class Matcher:
             return self._evaluate(driver, device, shareable)
         known = self._known.get(key)
         if known is None:
-            if len(self._known) >= _MOST_KEPT:
+            if len(self._known) >= _MAX_KEPT:
                 self._known.clear()
             known = self._known[key] = self._evaluate(driver, device, shareable)
         return known
@@ -90,6 +90,6 @@ def _is_version(attribute: Attribute) -> bool:
         semver.parse(text)
     except ValueError:
         return False
-    if len(_good_versions) < _MOST_KEPT:
+    if len(_good_versions) < _MAX_KEPT:
         _good_versions.add(text)
     return True

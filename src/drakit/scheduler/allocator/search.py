@@ -21,15 +21,21 @@ from drakit.core.objects import (
 )
 from drakit.scheduler.allocator.bounds import Bounds
 from drakit.scheduler.allocator.constraints import DistinctAttributeByRequest
-from drakit.scheduler.allocator.search_state import Attempt, Pick, bits
-from drakit.scheduler.allocator.symmetry import Likeness
-from drakit.scheduler.errors import SearchGaveUpError
+from drakit.scheduler.allocator.search_state import Pick, SearchState, bits
+from drakit.scheduler.allocator.symmetry import Symmetry
+from drakit.scheduler.errors import SearchLimitError
 from drakit.scheduler.recursion import deep_stack
-from drakit.scheduler.requests import MOST_RESULTS, Broken, ClaimPlan, NodeProblem, Variant
+from drakit.scheduler.requests import (
+    MAX_ALLOCATION_RESULTS,
+    ClaimPlan,
+    EvaluationFailure,
+    NodeDevices,
+    Variant,
+)
 
-STEPS_COUNTED: Final = 3_000
+MAX_STATES_COUNTED: Final = 3_000
 """Situations explored while kube-scheduler's steps are counted; after that short cuts are taken."""
-MOST_WORK: Final = 100_000
+MAX_STATES_EXPLORED: Final = 100_000
 """Situations explored before drakit gives up."""
 
 
@@ -43,7 +49,7 @@ class ClaimAllocation:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class AllocationFound:
     """The claims fit; *steps* is what kube-scheduler needs to find out."""
 
     claims: tuple[ClaimAllocation, ...]
@@ -52,7 +58,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Impossible:
+class AllocationImpossible:
     """The claims do not fit on this node; *steps* is what kube-scheduler needs to find out."""
 
     reason: str
@@ -63,81 +69,89 @@ class Impossible:
 class _Outcome(enum.Enum):
     FOUND = enum.auto()
     NONE = enum.auto()
-    TOO_MANY = enum.auto()
+    LIMIT_EXCEEDED = enum.auto()
 
 
-def allocate(problem: NodeProblem, plans: tuple[ClaimPlan, ...]) -> Found | Impossible:
+def allocate(
+    node_devices: NodeDevices, plans: tuple[ClaimPlan, ...]
+) -> AllocationFound | AllocationImpossible:
     """Find devices for the claims on one node.
 
     Raises :class:`FatalError` where kube-scheduler abandons the pod, and
-    :class:`SearchGaveUpError` if drakit cannot tell.
+    :class:`SearchLimitError` if drakit cannot tell.
     """
     with deep_stack():  # a search is as deep as it has devices to find
-        search = _Search(problem, plans)
+        search = _Search(node_devices, plans)
         prunable = search.prunable
         at_least = False
         try:
-            found = search.run(bounded=False, limit=STEPS_COUNTED if prunable else MOST_WORK)
+            found = search.run(
+                bounded=False, limit=MAX_STATES_COUNTED if prunable else MAX_STATES_EXPLORED
+            )
             steps = search.steps
-        except SearchGaveUpError as gave_up:
+        except SearchLimitError as gave_up:
             search.reset()
             if not prunable:
                 # An error may come first, but with or without it nothing fits.
-                if search.hopeless:
-                    return Impossible("cannot allocate all claims", gave_up.steps, at_least=True)
+                if search.infeasible:
+                    return AllocationImpossible(
+                        "cannot allocate all claims", gave_up.steps, at_least=True
+                    )
                 raise
-            found = search.run(bounded=True, limit=MOST_WORK)
+            found = search.run(bounded=True, limit=MAX_STATES_EXPLORED)
             steps, at_least = max(gave_up.steps, search.steps), True
         if not found:
             reason = "cannot allocate all claims"
-            if any(pool.invalid for pool in problem.pools):
+            if any(pool.invalid for pool in node_devices.pools):
                 reason = "invalid resource pools were encountered"
-            return Impossible(reason, steps, at_least)
-        return Found(search.allocations(), steps, at_least)
+            return AllocationImpossible(reason, steps, at_least)
+        return AllocationFound(search.allocations(), steps, at_least)
 
 
 class _Search:
-    def __init__(self, problem: NodeProblem, plans: tuple[ClaimPlan, ...]) -> None:
-        self._problem = problem
+    def __init__(self, node_devices: NodeDevices, plans: tuple[ClaimPlan, ...]) -> None:
+        self._node_devices = node_devices
         self._plans = plans
-        self._attempt = Attempt(problem, plans)
-        self._likeness = Likeness(self._attempt)
-        self._bounds = Bounds(self._attempt)
+        self._state = SearchState(node_devices, plans)
+        self._symmetry = Symmetry(self._state)
+        self._bounds = Bounds(self._state)
         # Until 1.36 that constraint forgets on backtracking, so equal situations are not equal.
         self._restorable = not any(
             isinstance(constraint, DistinctAttributeByRequest) and constraint.covers(variant.name)
-            for constraints, plan in zip(self._attempt.constraints, plans, strict=True)
+            for constraints, plan in zip(self._state.constraints, plans, strict=True)
             for constraint in constraints
             for request in plan.requests
             for variant in request.variants
-            if self._attempt.needed[variant.number] > 1
+            if self._state.needed[variant.number] > 1
         )
         self.reset()
 
     def reset(self) -> None:
         """Begin anew."""
-        self._attempt.reset()
+        self._state.reset()
         self.steps = 0
         self._work = 0
         self._failed = False
         self._bounded = False
-        self._limit = MOST_WORK
+        self._limit = MAX_STATES_EXPLORED
         self._dead: dict[Any, tuple[_Outcome, int]] = {}
 
     @property
     def prunable(self) -> bool:
         """Whether no branch can end in an error, so that branches may be skipped unseen."""
-        for variant in self._attempt.variants():
+        for variant in self._state.variants():
             if variant.wants_all and variant.claim.spec.devices.constraints:
                 return False
-            if any(isinstance(v, Broken) for v in self._attempt.promising(variant).values()):
+            if any(
+                isinstance(v, EvaluationFailure) for v in self._state.promising(variant).values()
+            ):
                 return False
         return True
 
     @property
-    def hopeless(self) -> bool:
+    def infeasible(self) -> bool:
         """Whether counting shows, before anything is taken, that the claims cannot be met."""
-        return self._bounds.hopeless()
+        return self._bounds.infeasible()
 
     # -- the search, call by call as in kube-scheduler -----------------------------------------------
 
@@ -145,7 +159,7 @@ class _Search:
         """Search; with *bounded* also skip branches that lack devices, uncounted."""
         self._bounded = bounded
         self._limit = limit
-        if bounded and self.hopeless:
+        if bounded and self.infeasible:
             return False
         return self._next(0, 0, None, 0, 0) is _Outcome.FOUND
 
@@ -156,14 +170,14 @@ class _Search:
             return _Outcome.FOUND
         key = None
         if self._failed and self._restorable:
-            key = self._likeness.situation(c, r, chosen, slot, start)
+            key = self._symmetry.key(c, r, chosen, slot, start)
             known = self._dead.get(key)
             if known is not None:
                 self.steps += known[1]
                 return known[0]
         self._work += 1
         if self._work > self._limit:
-            raise SearchGaveUpError(self.steps)
+            raise SearchLimitError(self.steps)
         before = self.steps
         self.steps += 1
         outcome = self._explore(c, r, chosen, slot, start)
@@ -171,7 +185,7 @@ class _Search:
             self._failed = True
             if self._restorable:
                 if key is None:
-                    key = self._likeness.situation(c, r, chosen, slot, start)
+                    key = self._symmetry.key(c, r, chosen, slot, start)
                 self._dead[key] = (outcome, self.steps - before)
         return outcome
 
@@ -182,27 +196,27 @@ class _Search:
         if r >= len(plan.requests):
             outcome = self._next(c + 1, 0, None, 0, 0)
             # Too many devices in the next claim may be cured by another choice before it.
-            return _Outcome.NONE if outcome is _Outcome.TOO_MANY else outcome
+            return _Outcome.NONE if outcome is _Outcome.LIMIT_EXCEEDED else outcome
         request = plan.requests[r]
         if chosen is None and request.is_list:
             return self._alternatives(c, r, len(request.variants))
         variant = request.variants[chosen or 0]
-        needed = self._attempt.needed[variant.number]
+        needed = self._state.needed[variant.number]
         if variant.wants_all and needed == 0:
             return _Outcome.NONE
         if slot >= needed:
             return self._next(c, r + 1, None, 0, 0)
-        if needed - slot > MOST_RESULTS - len(self._attempt.picks[c]):
-            return _Outcome.TOO_MANY
+        if needed - slot > MAX_ALLOCATION_RESULTS - len(self._state.picks[c]):
+            return _Outcome.LIMIT_EXCEEDED
         if self._bounded and self._too_few(c, r, variant, slot, start):
             return _Outcome.NONE
         if variant.wants_all:
-            at = self._attempt.all[variant.number][slot]
-            if not self._attempt.take(c, variant, at, insist=True):
+            at = self._state.all[variant.number][slot]
+            if not self._state.take(c, variant, at, insist=True):
                 return _Outcome.NONE
             outcome = self._next(c, r, chosen, slot + 1, 0)
             if outcome is not _Outcome.FOUND:
-                self._attempt.give_back(c, at)
+                self._state.undo_take(c, at)
             return outcome
         return self._devices(c, r, chosen, slot, start, variant)
 
@@ -210,44 +224,44 @@ class _Search:
         """Whether counting shows that this request or a later one cannot be met any more."""
         if variant.wants_all and slot > 0:
             return False
-        wanted = self._attempt.needed[variant.number] - slot
+        wanted = self._state.needed[variant.number] - slot
         return not self._bounds.enough(c, variant, start, wanted) or self._bounds.starved(c, r + 1)
 
     def _alternatives(self, c: int, r: int, count: int) -> _Outcome:
         all_too_many = True
         for chosen in range(count):
             outcome = self._next(c, r, chosen, 0, 0)
-            if outcome is _Outcome.TOO_MANY:
+            if outcome is _Outcome.LIMIT_EXCEEDED:
                 continue
             all_too_many = False
             if outcome is _Outcome.FOUND:
                 return outcome
-        return _Outcome.TOO_MANY if all_too_many else _Outcome.NONE
+        return _Outcome.LIMIT_EXCEEDED if all_too_many else _Outcome.NONE
 
     def _devices(  # noqa: PLR0917 - a place in the search
         self, c: int, r: int, chosen: int | None, slot: int, start: int, variant: Variant
     ) -> _Outcome:
-        attempt = self._attempt
-        promising = attempt.promising(variant)
+        state = self._state
+        promising = state.promising(variant)
         failed: set[Any] = set()
-        for at in bits(attempt.open_mask(c, variant) & (-1 << start)):
+        for at in bits(state.open_mask(c, variant) & (-1 << start)):
             verdict = promising[at]
-            if isinstance(verdict, Broken):
+            if isinstance(verdict, EvaluationFailure):
                 raise verdict.error
             if self._bounded:
                 # What failed with an equal device before it fails with this one, too: whatever
                 # could still follow this one could also follow that one.
-                alike = self._likeness.of(c, at)
+                alike = self._symmetry.of(c, at)
                 if alike in failed:
                     continue
                 failed.add(alike)
-            if not attempt.take(c, variant, at, insist=False):
+            if not state.take(c, variant, at, insist=False):
                 continue
             outcome = self._next(c, r, chosen, slot + 1, at + 1)
             if outcome is _Outcome.FOUND:
                 return outcome
-            attempt.give_back(c, at)
-            if outcome is _Outcome.TOO_MANY:
+            state.undo_take(c, at)
+            if outcome is _Outcome.LIMIT_EXCEEDED:
                 return outcome
         return _Outcome.NONE
 
@@ -257,7 +271,7 @@ class _Search:
         """The solution."""
         return tuple(
             ClaimAllocation(plan.claim, tuple(picks), self._node_selector(picks))
-            for plan, picks in zip(self._plans, self._attempt.picks, strict=True)
+            for plan, picks in zip(self._plans, self._state.picks, strict=True)
         )
 
     def _node_selector(self, picks: list[Pick]) -> NodeSelector | None:
@@ -265,13 +279,13 @@ class _Search:
         fields: list[NodeSelectorRequirement] = []
         expressions: list[NodeSelectorRequirement] = []
         for pick in picks:
-            candidate = self._problem.candidates[pick.candidate]
+            candidate = self._node_devices.candidates[pick.candidate]
             source = candidate.slice.spec
             own = bool(source.per_device_node_selection)
             node_name = candidate.device.node_name if own else source.node_name
             selector = candidate.device.node_selector if own else source.node_selector
             if node_name is not None or candidate.device.binds_to_node:
-                name = self._problem.node.metadata.name
+                name = self._node_devices.node.metadata.name
                 only = NodeSelectorRequirement(key="metadata.name", operator="In", values=(name,))
                 return NodeSelector(node_selector_terms=(NodeSelectorTerm(match_fields=(only,)),))
             for term in selector.node_selector_terms if selector else ():

@@ -15,11 +15,11 @@ from drakit.scheduler.allocator.constraints import Constraint, RequestName, buil
 from drakit.scheduler.errors import FatalError
 from drakit.scheduler.pools import DeviceId, PoolId
 from drakit.scheduler.requests import (
-    MOST_RESULTS,
-    Broken,
+    MAX_ALLOCATION_RESULTS,
     Candidate,
     ClaimPlan,
-    NodeProblem,
+    EvaluationFailure,
+    NodeDevices,
     Suitable,
     Variant,
     claim_name,
@@ -56,25 +56,25 @@ def mask_of(positions: list[int] | tuple[int, ...] | Iterator[int]) -> int:
     return mask
 
 
-class Attempt:
-    """The state of a search; every ``take`` is undone by one ``give_back``."""
+class SearchState:
+    """The state of a search; every ``take`` is undone by one ``undo_take``."""
 
-    def __init__(self, problem: NodeProblem, plans: tuple[ClaimPlan, ...]) -> None:
-        self.problem = problem
+    def __init__(self, node_devices: NodeDevices, plans: tuple[ClaimPlan, ...]) -> None:
+        self.node_devices = node_devices
         self.plans = plans
-        self.version = problem.version
-        self.candidates = problem.candidates
+        self.version = node_devices.version
+        self.candidates = node_devices.candidates
         self.needed: dict[int, int] = {}
         self.all: dict[int, tuple[int, ...]] = {}
         self.constraints: list[list[Constraint]] = [self._set_up(plan) for plan in plans]
         self.exclusive = mask_of(
-            at for at, c in enumerate(self.candidates) if c.id in problem.in_use.exclusive
+            at for at, c in enumerate(self.candidates) if c.id in node_devices.in_use.exclusive
         )
         self.shareable = mask_of(at for at, c in enumerate(self.candidates) if c.shareable)
         self.counters = [counters_of(c.device) for c in self.candidates]
         self.counting = mask_of(at for at, used in enumerate(self.counters) if used)
         self._available: dict[PoolId, dict[tuple[str, str], int]] = {}
-        self._promising: dict[int, dict[int, Suitable | Broken]] = {}
+        self._promising: dict[int, dict[int, Suitable | EvaluationFailure]] = {}
         self._promising_mask: dict[int, int] = {}
         self.reset()
 
@@ -98,10 +98,10 @@ class Attempt:
             for variant in request.variants:
                 number = self._count(variant)
                 fewest = number if fewest is None else min(fewest, number)
-            if fewest is not None and fewest > MOST_RESULTS - least:
+            if fewest is not None and fewest > MAX_ALLOCATION_RESULTS - least:
                 raise FatalError(
                     f"claim {where}, request {request.request.name}: adding {fewest} devices "
-                    f"exceeds the claim limit of {MOST_RESULTS}, with {least} already accounted for"
+                    f"exceeds the claim limit of {MAX_ALLOCATION_RESULTS}, with {least} already accounted for"
                 )
             least += fewest or 0
         return [
@@ -111,11 +111,11 @@ class Attempt:
 
     def _count(self, variant: Variant) -> int:
         if variant.wants_all:
-            devices = self.problem.all_devices(variant)
+            devices = self.node_devices.all_devices(variant)
             self.all[variant.number] = devices
             self.needed[variant.number] = len(devices)
         else:
-            self.needed[variant.number] = variant.wish.count
+            self.needed[variant.number] = variant.spec.count
         return self.needed[variant.number]
 
     def variants(self) -> Iterator[Variant]:
@@ -124,14 +124,14 @@ class Attempt:
             for request in plan.requests:
                 yield from request.variants
 
-    def promising(self, variant: Variant) -> dict[int, Suitable | Broken]:
+    def promising(self, variant: Variant) -> dict[int, Suitable | EvaluationFailure]:
         """Devices worth looking at: those that qualify, and those that are an error to look at."""
         found = self._promising.get(variant.number)
         if found is None:
             found = {}
             for at in range(len(self.candidates)):
-                verdict = self.problem.verdict(variant, at)
-                if isinstance(verdict, Suitable | Broken):
+                verdict = self.node_devices.verdict(variant, at)
+                if isinstance(verdict, Suitable | EvaluationFailure):
                     found[at] = verdict
             self._promising[variant.number] = found
             self._promising_mask[variant.number] = mask_of(iter(found))
@@ -211,7 +211,7 @@ class Attempt:
             return False
         return True
 
-    def give_back(self, c: int, at: int) -> None:
+    def undo_take(self, c: int, at: int) -> None:
         """Undo the last ``take``."""
         pick = self.picks[c].pop()
         if pick.shared:
@@ -240,7 +240,7 @@ class Attempt:
     def _is_shared(self, at: int) -> bool:
         """Whether a shareable device already has a share, so that its counters are paid."""
         device = self.candidates[at].id
-        in_use = self.problem.in_use
+        in_use = self.node_devices.in_use
         return (
             at in self.shares
             or device in in_use.capacity
@@ -249,7 +249,7 @@ class Attempt:
 
     def _short(self, at: int, taken: dict[str, Quantity]) -> bool:
         candidate = self.candidates[at]
-        used: dict[str, int] = self.problem.in_use.capacity.get(candidate.id, {})
+        used: dict[str, int] = self.node_devices.in_use.capacity.get(candidate.id, {})
         if at in self.share_states:
             used = dict(used)
             for key, amount in self.share_states[at]:
@@ -259,7 +259,7 @@ class Attempt:
     def _left(self, candidate: Candidate) -> dict[tuple[str, str], int]:
         available = self._available.get(candidate.pool.id)
         if available is None:
-            available = self.problem.available_counters(candidate.pool)
+            available = self.node_devices.available_counters(candidate.pool)
             self._available[candidate.pool.id] = available
         return available
 

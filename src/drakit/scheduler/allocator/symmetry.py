@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from drakit.scheduler.allocator.search_state import Attempt, mask_of
-from drakit.scheduler.requests import Broken, Candidate
+from drakit.scheduler.allocator.search_state import SearchState, mask_of
+from drakit.scheduler.requests import Candidate, EvaluationFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,11 @@ class _View:
     """Whether the claim has requests with admin access, which see only what it took itself."""
 
 
-class Likeness:
-    """Recognizes situations of one :class:`Attempt`."""
+class Symmetry:
+    """Recognizes situations of one :class:`SearchState`."""
 
-    def __init__(self, attempt: Attempt) -> None:
-        self._attempt = attempt
+    def __init__(self, state: SearchState) -> None:
+        self._state = state
         self._kinds: list[int] | None = None
         self._views: dict[tuple[int, int], _View] = {}
 
@@ -40,42 +40,42 @@ class Likeness:
             self._kinds = self._interchangeable()
         return self._kinds
 
-    def situation(self, c: int, r: int, chosen: int | None, slot: int, start: int) -> Any:
+    def key(self, c: int, r: int, chosen: int | None, slot: int, start: int) -> Any:
         """Everything the rest of the search depends on, with interchangeable devices counted."""
-        attempt = self._attempt
+        state = self._state
         view = self._view(c, r)
         shared = 0
         shares: list[Any] = []
-        for at, used in attempt.share_states.items():
+        for at, used in state.share_states.items():
             if view.relevant >> at & 1:
                 shared |= 1 << at
                 shares.append((self.kinds[at], used, at >= start))
         shares.sort()
-        free = view.relevant & ~attempt.taken & ~shared
+        free = view.relevant & ~state.taken & ~shared
         after = -1 << start
         census: list[int] = [free & view.singles, free & view.singles & after]
         for group in view.groups:
             members = group & free
             census += (members.bit_count(), (members & after).bit_count())
         if view.admin:
-            own = view.relevant & attempt.taken_by[c]
+            own = view.relevant & state.taken_by[c]
             census += (own & view.singles, own & view.singles & after)
             for group in view.groups:
                 members = group & own
                 census += (members.bit_count(), (members & after).bit_count())
         counters = tuple(
             (pool, tuple(sorted((k, v) for k, v in used.items() if v)))
-            for pool, used in sorted(attempt.consumed.items())
+            for pool, used in sorted(state.consumed.items())
         )
-        constraints = tuple(constraint.state() for constraint in attempt.constraints[c])
-        position = (c, r, chosen, slot, len(attempt.picks[c]))
+        constraints = tuple(constraint.state() for constraint in state.constraints[c])
+        position = (c, r, chosen, slot, len(state.picks[c]))
         return position, tuple(census), tuple(shares), counters, constraints
 
     def of(self, c: int, at: int) -> Any:
         """Devices with the same likeness can stand in for each other in claim *c* and later."""
-        attempt = self._attempt
-        taken, own = attempt.taken >> at & 1, attempt.taken_by[c] >> at & 1
-        return self.kinds[at], taken, own, attempt.share_states.get(at)
+        state = self._state
+        taken, own = state.taken >> at & 1, state.taken_by[c] >> at & 1
+        return self.kinds[at], taken, own, state.share_states.get(at)
 
     def _view(self, c: int, r: int) -> _View:
         found = self._views.get((c, r))
@@ -85,15 +85,15 @@ class Likeness:
 
     def _build_view(self, c: int, r: int) -> _View:
         """Devices that this or a later request could still take."""
-        attempt = self._attempt
+        state = self._state
         wanted: set[int] = set()
         admin = False
-        for plan_at, plan in enumerate(attempt.plans):
+        for plan_at, plan in enumerate(state.plans):
             for request_at, request in enumerate(plan.requests):
                 if (plan_at, request_at) < (c, r):
                     continue
                 for variant in request.variants:
-                    wanted.update(attempt.all.get(variant.number) or attempt.promising(variant))
+                    wanted.update(state.all.get(variant.number) or state.promising(variant))
                     admin = admin or (plan_at == c and variant.admin)
         members: dict[int, list[int]] = {}
         for at in sorted(wanted):
@@ -104,20 +104,21 @@ class Likeness:
 
     def _interchangeable(self) -> list[int]:
         """Number the devices so that equal ones have the same number."""
-        attempt = self._attempt
-        variants = [attempt.promising(v) for v in attempt.variants()]
-        constraints = [k for constraints in attempt.constraints for k in constraints]
-        ordered = {at for devices in attempt.all.values() for at in devices}
+        state = self._state
+        variants = [state.promising(v) for v in state.variants()]
+        constraints = [k for constraints in state.constraints for k in constraints]
+        ordered = {at for devices in state.all.values() for at in devices}
         numbers: dict[Any, int] = {}
         kinds: list[int] = []
-        for at, candidate in enumerate(attempt.candidates):
-            counters = attempt.counters[at]
+        for at, candidate in enumerate(state.candidates):
+            counters = state.counters[at]
             alike: tuple[Any, ...] = (
                 at if at in ordered else None,  # a request for all devices names this very one
-                attempt.exclusive >> at & 1,
+                state.exclusive >> at & 1,
                 self._share_kind(candidate),
                 tuple(
-                    0 if at not in good else 1 + isinstance(good[at], Broken) for good in variants
+                    0 if at not in good else 1 + isinstance(good[at], EvaluationFailure)
+                    for good in variants
                 ),
                 tuple(k.values(candidate.device, candidate.id.driver) for k in constraints),
                 (candidate.pool.id, tuple(sorted(counters.items()))) if counters else None,
@@ -129,7 +130,7 @@ class Likeness:
         """What of a shareable device decides how much of it is left."""
         if not candidate.shareable:
             return None
-        in_use = self._attempt.problem.in_use
+        in_use = self._state.node_devices.in_use
         capacities = sorted(
             (key, repr(capacity)) for key, capacity in candidate.device.capacity.items()
         )

@@ -15,15 +15,15 @@ from drakit.scheduler.cel.errors import CelCompileError, CelRuntimeError, CelUns
 from drakit.scheduler.cel.stdlib.functions import FUNCTIONS
 from drakit.scheduler.cel.stdlib.regex import RegexError, UnsafeRegexError, compiled
 from drakit.scheduler.cel.syntax.tree import (
-    Call,
-    Comprehension,
-    Ident,
-    ListLiteral,
-    Literal,
-    MapLiteral,
-    Node,
-    Select,
-    StructLiteral,
+    CallExpr,
+    ComprehensionExpr,
+    Expr,
+    IdentExpr,
+    ListExpr,
+    LiteralExpr,
+    MapExpr,
+    SelectExpr,
+    StructExpr,
 )
 from drakit.scheduler.cel.values import (
     OPERATORS,
@@ -45,8 +45,8 @@ Frame = list[Any]
 Code = Callable[[Frame], Value]
 
 DEVICE_SLOT: Final = 0
-TURNS_SLOT: Final = 1
-MOST_TURNS: Final = 1_000_000
+ITERATIONS_SLOT: Final = 1
+MAX_ITERATIONS: Final = 1_000_000
 """Kubernetes stops at a cost of one million; a loop turn costs at least one."""
 _CONVERSIONS: Final = frozenset(
     {"bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"}
@@ -54,7 +54,7 @@ _CONVERSIONS: Final = frozenset(
 _PARSERS: Final = frozenset({"quantity", "semver", "ip", "cidr", "url", "isQuantity", "isSemver"})
 
 
-class Program:
+class CompiledExpression:
     """An expression ready to run."""
 
     __slots__ = ("_code", "_slots")
@@ -67,56 +67,56 @@ class Program:
         """Evaluate for *device*. Raises :class:`CelRuntimeError`."""
         frame: Frame = [None] * self._slots
         frame[DEVICE_SLOT] = device
-        frame[TURNS_SLOT] = 0
+        frame[ITERATIONS_SLOT] = 0
         try:
             return self._code(frame)
         except RecursionError:
             raise CelRuntimeError("the expression nests too deeply to be evaluated") from None
 
 
-def build(root: Node, checked: Checked) -> Program:
+def build(root: Expr, checked: Checked) -> CompiledExpression:
     """Turn a checked expression into a program.
 
     Raises :class:`CelCompileError` where Kubernetes fails when it prepares the program, and
     :class:`CelUnsupportedError` for what drakit cannot evaluate.
     """
-    builder = _Builder(checked)
-    code = builder.build(root, {"device": DEVICE_SLOT})
-    return Program(code, builder.slots)
+    compiler = _Compiler(checked)
+    code = compiler.build(root, {"device": DEVICE_SLOT})
+    return CompiledExpression(code, compiler.slots)
 
 
-class _Builder:
+class _Compiler:
     def __init__(self, checked: Checked) -> None:
         self._checked = checked
-        self.slots = TURNS_SLOT + 1
+        self.slots = ITERATIONS_SLOT + 1
 
     def _slot(self) -> int:
         self.slots += 1
         return self.slots - 1
 
-    def build(self, node: Node, scope: dict[str, int]) -> Code:
+    def build(self, node: Expr, scope: dict[str, int]) -> Code:
         """The code of *node*, with variables found through *scope*."""
         match node:
-            case Literal(value):
+            case LiteralExpr(value):
                 return lambda _: value
-            case Ident():
+            case IdentExpr():
                 return self._ident(node, scope)
-            case Select():
+            case SelectExpr():
                 return self._select(node, scope)
-            case Call():
+            case CallExpr():
                 return self._call(node, scope)
-            case ListLiteral():
+            case ListExpr():
                 return self._list(node, scope)
-            case MapLiteral():
+            case MapExpr():
                 return self._map(node, scope)
-            case Comprehension():
+            case ComprehensionExpr():
                 return self._comprehension(node, scope)
-            case StructLiteral():
+            case StructExpr():
                 raise CelUnsupportedError(f"drakit cannot build a {node.type_name}", node.at)
 
     # -- names ------------------------------------------------------------------------------------
 
-    def _ident(self, node: Ident, scope: dict[str, int]) -> Code:
+    def _ident(self, node: IdentExpr, scope: dict[str, int]) -> Code:
         if node in self._checked.names:
             value = TypeValue(self._checked.names[node])
             return lambda _: value
@@ -130,7 +130,7 @@ class _Builder:
             return _lazily(-slot)
         return lambda frame: frame[slot]
 
-    def _select(self, node: Select, scope: dict[str, int]) -> Code:
+    def _select(self, node: SelectExpr, scope: dict[str, int]) -> Code:
         if node in self._checked.names:
             value = TypeValue(self._checked.names[node])
             return lambda _: value
@@ -144,16 +144,20 @@ class _Builder:
             return lambda frame: has(operand(frame), name)
         return lambda frame: select(operand(frame), name)
 
-    def _attribute(self, node: Select, scope: dict[str, int]) -> Code | None:
+    def _attribute(self, node: SelectExpr, scope: dict[str, int]) -> Code | None:
         """A short cut for ``device.attributes["domain"].name``, what nearly all selectors use."""
         call, name = node.operand, node.field
-        if not isinstance(call, Call) or call.function != "_[_]":
+        if not isinstance(call, CallExpr) or call.function != "_[_]":
             return None
         fields, domain = call.args
-        if not isinstance(fields, Select) or fields.test or not isinstance(domain, Literal):
+        if not isinstance(fields, SelectExpr) or fields.test or not isinstance(domain, LiteralExpr):
             return None
         root = fields.operand
-        if not isinstance(root, Ident) or root.name != "device" or scope["device"] != DEVICE_SLOT:
+        if (
+            not isinstance(root, IdentExpr)
+            or root.name != "device"
+            or scope["device"] != DEVICE_SLOT
+        ):
             return None
         if fields.field not in ("attributes", "capacity") or type(domain.value) is not str:
             return None
@@ -169,11 +173,11 @@ class _Builder:
 
     # -- literals ---------------------------------------------------------------------------------
 
-    def _list(self, node: ListLiteral, scope: dict[str, int]) -> Code:
+    def _list(self, node: ListExpr, scope: dict[str, int]) -> Code:
         items = [self.build(item, scope) for item in node.items]
         if not node.optional:
-            if all(isinstance(item, Literal) for item in node.items):
-                constant = [item.value for item in node.items if isinstance(item, Literal)]
+            if all(isinstance(item, LiteralExpr) for item in node.items):
+                constant = [item.value for item in node.items if isinstance(item, LiteralExpr)]
                 return lambda _: constant
             return lambda frame: [item(frame) for item in items]
         optional = node.optional
@@ -191,7 +195,7 @@ class _Builder:
 
         return code
 
-    def _map(self, node: MapLiteral, scope: dict[str, int]) -> Code:
+    def _map(self, node: MapExpr, scope: dict[str, int]) -> Code:
         entries = [(self.build(k, scope), self.build(v, scope)) for k, v in node.entries]
         optional = node.optional
 
@@ -210,18 +214,18 @@ class _Builder:
 
     # -- calls ------------------------------------------------------------------------------------
 
-    def _call(self, node: Call, scope: dict[str, int]) -> Code:
+    def _call(self, node: CallExpr, scope: dict[str, int]) -> Code:
         name = self._checked.names.get(node, node.function).removeprefix(".")
         if name == "_?._":
             operand = self.build(node.args[0], scope)
             field = node.args[1]
-            assert isinstance(field, Literal)
+            assert isinstance(field, LiteralExpr)
             text = str(field.value)
             return lambda frame: optional_select(operand(frame), text)
         arguments = list(node.args)
         if node.target is not None and node not in self._checked.names:
             arguments.insert(0, node.target)
-        if name == "@in" and isinstance(arguments[1], ListLiteral) and not arguments[1].items:
+        if name == "@in" and isinstance(arguments[1], ListExpr) and not arguments[1].items:
             self.build(arguments[0], scope)
             return lambda _: False  # decided without a look at the item
         special = _SPECIAL.get(name)
@@ -232,17 +236,17 @@ class _Builder:
         function = OPERATORS.get(name) or FUNCTIONS.get(name)
         if function is None:
             return _unusable(name, codes)
-        if name in _CONVERSIONS and isinstance(arguments[0], Literal):
+        if name in _CONVERSIONS and isinstance(arguments[0], LiteralExpr):
             return _folded(function, arguments[0])
-        if name in _PARSERS and all(isinstance(argument, Literal) for argument in arguments):
-            return _once(function, [a.value for a in arguments if isinstance(a, Literal)])
+        if name in _PARSERS and all(isinstance(argument, LiteralExpr) for argument in arguments):
+            return _once(function, [a.value for a in arguments if isinstance(a, LiteralExpr)])
         return _applied(function, codes)
 
-    def _check_constants(self, name: str, arguments: list[Node]) -> None:
+    def _check_constants(self, name: str, arguments: list[Expr]) -> None:
         """What Kubernetes finds out about constants while it prepares the program."""
         if name in ("matches", "find", "findAll") and len(arguments) > 1:
             pattern = arguments[1]
-            if isinstance(pattern, Literal) and isinstance(pattern.value, str):
+            if isinstance(pattern, LiteralExpr) and isinstance(pattern.value, str):
                 try:
                     compiled(pattern.value)
                 except UnsafeRegexError as error:
@@ -254,12 +258,12 @@ class _Builder:
                     raise CelCompileError(
                         f"error parsing regexp: {error}: `{pattern.value}`", pattern.at
                     ) from None
-        if name == "_[_]" and isinstance(arguments[1], Literal) and arguments[1].value is None:
+        if name == "_[_]" and isinstance(arguments[1], LiteralExpr) and arguments[1].value is None:
             raise CelCompileError("invalid qualifier type: types.Null", arguments[1].at)
 
     # -- loops ------------------------------------------------------------------------------------
 
-    def _comprehension(self, node: Comprehension, scope: dict[str, int]) -> Code:
+    def _comprehension(self, node: ComprehensionExpr, scope: dict[str, int]) -> Code:
         macro = node.macro
         if macro.name == "bind":
             slot = self._slot()
@@ -317,8 +321,8 @@ def _walk(over: Code, first: int, second: int | None) -> Walk:
 
 
 def _count(frame: Frame) -> None:
-    frame[TURNS_SLOT] += 1
-    if frame[TURNS_SLOT] > MOST_TURNS:
+    frame[ITERATIONS_SLOT] += 1
+    if frame[ITERATIONS_SLOT] > MAX_ITERATIONS:
         raise CelRuntimeError("operation cancelled: actual cost limit exceeded")
 
 
@@ -489,7 +493,7 @@ def _applied(function: Callable[..., Value], codes: list[Code]) -> Code:
     return lambda frame: function(*[code(frame) for code in codes])
 
 
-def _folded(function: Callable[..., Value], argument: Literal) -> Code:
+def _folded(function: Callable[..., Value], argument: LiteralExpr) -> Code:
     """A conversion of a constant: done once, and an error already rejects the expression."""
     try:
         value = function(argument.value)

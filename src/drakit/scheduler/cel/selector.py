@@ -16,11 +16,11 @@ from drakit.scheduler.cel.errors import (
     CelRuntimeError,
     CelTypeError,
 )
-from drakit.scheduler.cel.evaluator import Program, build
+from drakit.scheduler.cel.evaluator import CompiledExpression, build
 from drakit.scheduler.cel.stdlib import semver
 from drakit.scheduler.cel.stdlib.quantities import stored
 from drakit.scheduler.cel.syntax.parser import parse
-from drakit.scheduler.cel.syntax.tree import Node
+from drakit.scheduler.cel.syntax.tree import Expr
 from drakit.scheduler.cel.values import DeviceValue, DomainMap, Value, type_name
 from drakit.scheduler.recursion import deep_stack
 
@@ -30,7 +30,7 @@ HINT: Final = (
 )
 
 
-class Selector:
+class CompiledSelector:
     """An expression that picks devices.
 
     *rejection* is why the API server would not take an object with this expression now, if it would
@@ -42,8 +42,8 @@ class Selector:
     def __init__(
         self,
         expression: str,
-        root: Node,
-        program: Program,
+        root: Expr,
+        program: CompiledExpression,
         max_cost: int,
         rejection: CelCompileError | None,
     ) -> None:
@@ -64,14 +64,14 @@ class Selector:
 
 
 @functools.lru_cache(maxsize=1024)
-def compile_selector(expression: str) -> Selector:
+def compile_selector(expression: str) -> CompiledSelector:
     """Compile for the scheduler. Raises :class:`CelCompileError` if it could not evaluate it."""
     with deep_stack():  # for the nesting cel-go allows
         root = parse(expression)
         checked = _checked(root, STORED)
         program = build(root, checked)
         cost = estimate(root, checked)
-        return Selector(expression, root, program, cost, _rejection(root, cost))
+        return CompiledSelector(expression, root, program, cost, _rejection(root, cost))
 
 
 def rejection(expression: str) -> CelCompileError | None:
@@ -82,7 +82,7 @@ def rejection(expression: str) -> CelCompileError | None:
         return error
 
 
-def _rejection(root: Node, cost: int) -> CelCompileError | None:
+def _rejection(root: Expr, cost: int) -> CelCompileError | None:
     try:
         _checked(root, NEW)
     except CelCompileError as error:
@@ -94,7 +94,7 @@ def _rejection(root: Node, cost: int) -> CelCompileError | None:
     return None
 
 
-def _checked(root: Node, environment: Environment) -> Checked:
+def _checked(root: Expr, environment: Environment) -> Checked:
     checked = check(root, environment)
     validate(root, checked)
     found = checked.types[root]

@@ -28,7 +28,7 @@ UINT_MAX: Final = 2**64 - 1
 NUMBERS: Final = frozenset({int, float, UInt})
 
 
-class _Truth(enum.Enum):
+class _BoolKey(enum.Enum):
     FALSE = False
     TRUE = True
 
@@ -123,7 +123,7 @@ def key_of(value: Value) -> Any:
     """What stands for *value* as a key of a Python dictionary."""
     kind = type(value)
     if kind is bool:
-        return _Truth(value)
+        return _BoolKey(value)
     if kind in (str, int, UInt):
         return value
     if kind is float and not math.isnan(value):
@@ -133,12 +133,12 @@ def key_of(value: Value) -> Any:
 
 def key_value(key: Any) -> Value:
     """The inverse of :func:`key_of`."""
-    return key.value if type(key) is _Truth else key
+    return key.value if type(key) is _BoolKey else key
 
 
 def keys(mapping: dict[Any, Value]) -> list[Value]:
     """The keys as values."""
-    return [key.value if type(key) is _Truth else key for key in mapping]
+    return [key.value if type(key) is _BoolKey else key for key in mapping]
 
 
 def find(mapping: dict[Any, Value], key: Value) -> tuple[Value, bool]:

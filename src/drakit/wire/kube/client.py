@@ -23,10 +23,10 @@ from drakit.wire.kube.access.tls import TlsContexts
 from drakit.wire.kube.errors import (
     LONGEST_RETRY_AFTER,
     ApiError,
-    Busy,
-    Gone,
+    GoneError,
     ProtocolError,
-    Unauthorized,
+    ServerBusyError,
+    UnauthorizedError,
     api_error,
     failure_from_status,
 )
@@ -128,7 +128,7 @@ class Client:
     async def get(
         self, resource: Resource[T], name: str, *, namespace: str | None = None
     ) -> Object[T]:
-        """One object; raises :class:`~drakit.wire.kube.errors.NotFound` when there is none."""
+        """One object; raises :class:`~drakit.wire.kube.errors.NotFoundError` when there is none."""
         call = _Call(
             "get", _target(resource, name, namespace), "GET", resource.path(namespace, name)
         )
@@ -147,7 +147,7 @@ class Client:
         """
         try:
             return await self._list(resource, selection, page)
-        except Gone:
+        except GoneError:
             return await self._list(resource, selection, 0)
 
     async def _list(self, resource: Resource[T], selection: Selection, page: int) -> Listing[T]:
@@ -185,7 +185,7 @@ class Client:
     ) -> AsyncGenerator[WatchEvent[T], None]:
         """Events after *resource_version*, with bookmarks, until the server ends the stream.
 
-        One stream only: it ends without error after about *seconds*, and raises ``Gone`` when the
+        One stream only: it ends without error after about *seconds*, and raises ``GoneError`` when the
         version is too old. *opened* is called when the server has agreed to watch.
         :class:`~drakit.wire.kube.watch.reflector.Reflector` makes one view of many.
         """
@@ -244,7 +244,7 @@ class Client:
         namespace: str | None = None,
         subresource: str = "",
     ) -> Object[T]:
-        """Replace an object; raises ``Conflict`` when it is not at the body's resource version."""
+        """Replace an object; raises ``ConflictError`` when it is not at the body's resource version."""
         call = _Call(
             "update",
             _target(resource, name, namespace),
@@ -288,7 +288,7 @@ class Client:
     ) -> Object[T]:
         """Server-side apply: own exactly the fields in *body* (JSON is YAML, so it is sent as is).
 
-        *force* takes fields over from other managers; without it that is a ``Conflict``.
+        *force* takes fields over from other managers; without it that is a ``ConflictError``.
         """
         parameters = [("fieldManager", field_manager), ("force", "true" if force else "")]
         call = _Call(
@@ -312,7 +312,7 @@ class Client:
     ) -> None:
         """Delete an object, but only that with *uid* at *resource_version*, where given.
 
-        Raises ``Conflict`` when another object has the name or it changed, ``NotFound`` when there
+        Raises ``ConflictError`` when another object has the name or it changed, ``NotFoundError`` when there
         is none.
         """
         given = {"uid": uid, "resourceVersion": resource_version}
@@ -360,7 +360,7 @@ class Client:
                     yield response
                     return
                 error = await self._failure(call, response)
-            if isinstance(error, Unauthorized) and not rejected:
+            if isinstance(error, UnauthorizedError) and not rejected:
                 rejected = True
                 self.cluster.credentials.rejected()
                 continue
@@ -371,7 +371,7 @@ class Client:
     @staticmethod
     def _worth_waiting(error: ApiError) -> bool:
         return (
-            isinstance(error, Busy)
+            isinstance(error, ServerBusyError)
             and error.retry_after is not None
             and error.retry_after <= _PATIENCE_SECONDS
         )

@@ -4,8 +4,6 @@ Every error is a :class:`KubeError`. ``transient`` says whether trying the same 
 can help without anybody changing anything.
 """
 
-# ruff: noqa: N818 - named after the API's own reasons, as everybody who uses Kubernetes knows them
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -33,7 +31,7 @@ class CredentialError(KubeError):
     transient = True
 
 
-class ConnectionFailed(KubeError):
+class ConnectionFailedError(KubeError):
     """The server could not be reached, or the connection broke before an answer was complete.
 
     For a write this is ambiguous: the server may have carried it out.
@@ -106,18 +104,18 @@ class ApiError(KubeError):
         )
 
 
-class BadRequest(ApiError):
+class BadRequestError(ApiError):
     """400: the server does not understand the request, e.g. an unknown field selector."""
 
 
-class Unauthorized(ApiError):
+class UnauthorizedError(ApiError):
     """401: the credential is missing, expired or not believed, even after it was read anew."""
 
     transient = True
     hint = "The credential was refused: check the ServiceAccount token or the kubeconfig user"
 
 
-class Forbidden(ApiError):
+class ForbiddenError(ApiError):
     """403: RBAC or an admission plugin says no."""
 
     transient = True  # a role binding may be created later; a daemon must not need a restart
@@ -135,7 +133,7 @@ class Forbidden(ApiError):
         )
 
 
-class NotFound(ApiError):
+class NotFoundError(ApiError):
     """404: no such object, or the API group is not served."""
 
     @classmethod
@@ -149,63 +147,63 @@ class NotFound(ApiError):
         return ""
 
 
-class Conflict(ApiError):
+class ConflictError(ApiError):
     """409: the object changed since it was read, or a precondition does not hold."""
 
     transient = True
 
 
-class AlreadyExists(Conflict):
+class AlreadyExistsError(ConflictError):
     """409 on create: the name is taken."""
 
 
-class Gone(ApiError):
+class GoneError(ApiError):
     """410: the resource version is too old; list again."""
 
     transient = True
 
 
-class TooLarge(ApiError):
+class RequestTooLargeError(ApiError):
     """413: the request body is larger than the server takes."""
 
 
-class Invalid(ApiError):
+class InvalidError(ApiError):
     """422: the object violates the API's rules; it stays invalid until somebody changes it."""
 
 
-class Busy(ApiError):
+class ServerBusyError(ApiError):
     """429 or 503: the server asks for patience; ``retry_after`` says how much."""
 
     transient = True
 
 
-class ServerFault(ApiError):
+class ServerError(ApiError):
     """5xx: the server failed."""
 
     transient = True
 
 
 _BY_CODE: dict[int, type[ApiError]] = {
-    400: BadRequest,
-    401: Unauthorized,
-    403: Forbidden,
-    404: NotFound,
-    409: Conflict,
-    410: Gone,
-    413: TooLarge,
-    422: Invalid,
-    429: Busy,
-    503: Busy,
+    400: BadRequestError,
+    401: UnauthorizedError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    409: ConflictError,
+    410: GoneError,
+    413: RequestTooLargeError,
+    422: InvalidError,
+    429: ServerBusyError,
+    503: ServerBusyError,
 }
 
 
 def api_error(failure: Failure) -> ApiError:
     """The error of the right kind for *failure*."""
     if failure.code == 409 and failure.reason == "AlreadyExists":
-        return AlreadyExists(failure)
+        return AlreadyExistsError(failure)
     if failure.reason in ("Expired", "Gone"):
-        return Gone(failure)
-    fallback = ServerFault if failure.code >= 500 else ApiError
+        return GoneError(failure)
+    fallback = ServerError if failure.code >= 500 else ApiError
     return _BY_CODE.get(failure.code, fallback)(failure)
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 import h11
 
 from drakit.wire.kube.access.endpoint import Endpoint
-from drakit.wire.kube.errors import ConnectionFailed, ProtocolError
+from drakit.wire.kube.errors import ConnectionFailedError, ProtocolError
 
 _READ_SIZE: Final = 64 * 1024
 _LARGEST_HEAD: Final = 64 * 1024
@@ -87,7 +87,7 @@ class _Connection:
                 event = self._http.next_event()
             except h11.RemoteProtocolError as error:
                 if self._ended:
-                    raise ConnectionFailed("the connection broke within an answer") from error
+                    raise ConnectionFailedError("the connection broke within an answer") from error
                 raise ProtocolError(f"the answer is no HTTP/1.1: {error}") from error
             if event is not h11.NEED_DATA:
                 return event
@@ -96,7 +96,7 @@ class _Connection:
             if data:
                 self.heard = True
             elif not self.heard:
-                raise ConnectionFailed("the server closed the connection without an answer")
+                raise ConnectionFailedError("the server closed the connection without an answer")
             self._http.receive_data(data)
 
     def next_cycle(self) -> bool:
@@ -178,7 +178,7 @@ class Pool:
 
         A repeatable request that finds a kept connection dead is sent once more on a fresh one; a
         POST or PATCH never is, as the server may have acted on it. Raises
-        :class:`ConnectionFailed` or :class:`ProtocolError`.
+        :class:`ConnectionFailedError` or :class:`ProtocolError`.
         """
         connection, response = await self._begin(request)
         self._busy.add(connection)
@@ -200,7 +200,7 @@ class Pool:
         if kept is not None:
             try:
                 return kept, await self._head(kept, request)
-            except ConnectionFailed:
+            except ConnectionFailedError:
                 if kept.heard or request.method not in _REPEATABLE:
                     raise
         connection = await self._connect()
@@ -243,7 +243,7 @@ class Pool:
                 )
         try:
             self._check_open()  # it may have been closed while we were connecting
-        except ConnectionFailed:
+        except ConnectionFailedError:
             writer.transport.abort()
             raise
         _keep_alive(writer.get_extra_info("socket"))
@@ -251,7 +251,7 @@ class Pool:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ConnectionFailed("this client is closed")
+            raise ConnectionFailedError("this client is closed")
 
     def drop_idle(self) -> None:
         """Forget kept connections, e.g. because the client certificate changed."""
@@ -260,7 +260,7 @@ class Pool:
         self._idle.clear()
 
     def close(self) -> None:
-        """Cut all connections; exchanges under way fail with :class:`ConnectionFailed`."""
+        """Cut all connections; exchanges under way fail with :class:`ConnectionFailedError`."""
         self._closed = True
         self.drop_idle()
         for connection in self._busy:
@@ -286,11 +286,11 @@ def _network_errors(endpoint: Endpoint) -> Any:
     try:
         yield
     except ssl.SSLCertVerificationError as error:
-        raise ConnectionFailed(
+        raise ConnectionFailedError(
             f"{endpoint}: the server's certificate is not trusted: {error.verify_message}. "
             "Check certificate-authority and tls-server-name of the cluster"
         ) from error
     except TimeoutError as error:
-        raise ConnectionFailed(f"{endpoint}: no answer in time") from error
+        raise ConnectionFailedError(f"{endpoint}: no answer in time") from error
     except (OSError, EOFError) as error:
-        raise ConnectionFailed(f"{endpoint}: {str(error) or type(error).__name__}") from error
+        raise ConnectionFailedError(f"{endpoint}: {str(error) or type(error).__name__}") from error

@@ -4,6 +4,6 @@ From the bottom: :mod:`~drakit.wire.nri.frames` (ttrpc frames), :mod:`~drakit.wi
 connections over one socket) and :mod:`~drakit.wire.nri.session` (calls and answers) are state
 machines over bytes. :mod:`~drakit.wire.nri.values` are the pods, containers and adjustments a
 driver sees, :mod:`~drakit.wire.nri.events` the calls a runtime makes, and
-:mod:`~drakit.wire.nri.versions` what which runtime can do. :mod:`~drakit.wire.nri.trunk` puts a
+:mod:`~drakit.wire.nri.versions` what which runtime can do. :mod:`~drakit.wire.nri.transport` puts a
 session on a socket, and :mod:`~drakit.wire.nri.plugin` stays connected for ever.
 """

@@ -29,13 +29,13 @@ from drakit.wire.nri.events import (
 from drakit.wire.nri.handler import Cause, ContainerRejectedError, Disconnect, Handler, RuntimeInfo
 from drakit.wire.nri.mux import PLUGIN_SERVICE, RUNTIME_SERVICE
 from drakit.wire.nri.options import PluginOptions
-from drakit.wire.nri.session import Code, Request, Session, StatusError
-from drakit.wire.nri.trunk import Trunk
+from drakit.wire.nri.session import Code, RpcRequest, Session, StatusError
+from drakit.wire.nri.transport import Transport
 from drakit.wire.nri.values import (
     Adjustment,
-    Container,
-    Pod,
-    Update,
+    ContainerUpdate,
+    NriContainer,
+    PodSandbox,
     adjustment_to,
     updates_to,
 )
@@ -89,7 +89,7 @@ def handling_an_event() -> bool:
 T = TypeVar("T")
 
 
-class Conversation:
+class RuntimeConnection:
     """One connection, from connect to close, in the socket's thread."""
 
     def __init__(
@@ -101,13 +101,13 @@ class Conversation:
         self._options = options
         self._handler = handler
         self._home = home
-        self._pods: list[Pod] = []
-        self._containers: list[Container] = []
+        self._pods: list[PodSandbox] = []
+        self._containers: list[NriContainer] = []
         loop = asyncio.get_running_loop()
         self.runtime: RuntimeInfo | None = None
         self.synchronized: asyncio.Future[None] = loop.create_future()
         self.failed: asyncio.Future[str] = loop.create_future()
-        self.trunk = Trunk(
+        self.transport = Transport(
             Session(serve=PLUGIN_SERVICE, call=RUNTIME_SERVICE),
             answer=self._answer,
             patience=self._patience,
@@ -115,19 +115,19 @@ class Conversation:
         )
         self._scopes: dict[int, _EventScope] = {}
 
-    def _patience(self, request: Request) -> float:
+    def _patience(self, request: RpcRequest) -> float:
         """Three quarters of what the runtime prepared devices; the rest is for getting the answer there."""
         limit = self.runtime.request_timeout if self.runtime else _DEFAULT_REQUEST_TIMEOUT
         if request.timeout is not None:
             limit = min(limit, request.timeout)
         return limit * _SHARE_OF_DEADLINE
 
-    def _late(self, request: Request) -> None:
+    def _late(self, request: RpcRequest) -> None:
         """The answer to a request is too late: whoever relies on it must know."""
         if scope := self._scopes.get(request.stream):
             self._home.call_soon_threadsafe(scope.expire)
 
-    async def _answer(self, request: Request) -> bytes:
+    async def _answer(self, request: RpcRequest) -> bytes:
         scope = self._scopes[request.stream] = _EventScope(self._undelivered)
         _serving.set(scope)
         try:
@@ -139,7 +139,7 @@ class Conversation:
         if isinstance(result, Adjustment | Sequence):
             self._handler.undelivered(result)
 
-    async def _decide(self, request: Request) -> bytes:
+    async def _decide(self, request: RpcRequest) -> bytes:
         call = decode_call(
             request.service, request.method, request.payload, self._options.variables
         )
@@ -201,7 +201,7 @@ class Conversation:
             answer = nri_pb2.SynchronizeResponse(update=updates_to(updates)).SerializeToString()
         except BaseException as error:
             # NRI up to 0.6.1 would leave us connected and deaf for ever: leave by ourselves.
-            if not self.failed.done() and not self.trunk.closed.done():
+            if not self.failed.done() and not self.transport.closed.done():
                 self.failed.set_result(f"Synchronize failed: {error!r}")
             raise
         if not self.synchronized.done():
@@ -244,7 +244,7 @@ class Conversation:
             nri_version=SPOKEN_VERSION,
         ).SerializeToString()
         try:
-            await self.trunk.call(
+            await self.transport.call(
                 RUNTIME_SERVICE_NAME, "RegisterPlugin", request, self._options.registration_timeout
             )
         except StatusError as error:
@@ -255,7 +255,7 @@ class Conversation:
             return Disconnect(cause=Cause.REGISTRATION_REFUSED, detail=detail)
         except ConnectionError as problem:
             return Disconnect(cause=Cause.LOST, detail=str(problem))
-        ends: set[asyncio.Future[Any]] = {self.trunk.closed, self.failed}
+        ends: set[asyncio.Future[Any]] = {self.transport.closed, self.failed}
         await asyncio.wait(
             {*ends, self.synchronized},
             timeout=self._options.synchronization_timeout,
@@ -264,12 +264,12 @@ class Conversation:
         if self.synchronized.done():
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if self.failed.done():
-            return Disconnect(cause=Cause.NOT_SYNCHRONISED, detail=self.failed.result())
-        if self.trunk.closed.done():
-            return Disconnect(cause=Cause.LOST, detail=self.trunk.closed.result())
+            return Disconnect(cause=Cause.NOT_SYNCHRONIZED, detail=self.failed.result())
+        if self.transport.closed.done():
+            return Disconnect(cause=Cause.LOST, detail=self.transport.closed.result())
         limit = self._options.synchronization_timeout
         detail = f"the runtime did not synchronize within {limit} s of the registration"
-        return Disconnect(cause=Cause.NOT_SYNCHRONISED, detail=detail)
+        return Disconnect(cause=Cause.NOT_SYNCHRONIZED, detail=detail)
 
 
 async def _within(scope: _EventScope, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -282,7 +282,7 @@ async def _within(scope: _EventScope, work: Callable[[], Coroutine[Any, Any, T]]
         scope.active = False
 
 
-def check_updates(updates: Iterable[Update], created: str = "") -> None:
+def check_updates(updates: Iterable[ContainerUpdate], created: str = "") -> None:
     """Reject an answer that the runtime would reject, with a better text."""
     seen = {created} if created else set()
     for update in updates:

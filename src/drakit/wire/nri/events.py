@@ -13,12 +13,12 @@ from typing import Final, TypeAlias, TypeVar
 import msgspec
 from google.protobuf.message import DecodeError, Message
 
-from drakit.wire.nri import nri_pb2, walking
+from drakit.wire.nri import field_scan, nri_pb2
 from drakit.wire.nri.session import Code, StatusError
 from drakit.wire.nri.values import (
     EVERY_VARIABLE,
-    Container,
-    Pod,
+    NriContainer,
+    PodSandbox,
     Resources,
     container_from,
     container_to,
@@ -47,46 +47,46 @@ class Configure(msgspec.Struct, frozen=True, kw_only=True):
 class Synchronize(msgspec.Struct, frozen=True, kw_only=True):
     """All pods and containers there are, or one part of them when *more* follow."""
 
-    pods: tuple[Pod, ...] = ()
-    containers: tuple[Container, ...] = ()
+    pods: tuple[PodSandbox, ...] = ()
+    containers: tuple[NriContainer, ...] = ()
     more: bool = False
 
 
 class CreateContainer(msgspec.Struct, frozen=True, kw_only=True):
     """A container is about to be made."""
 
-    pod: Pod
-    container: Container
+    pod: PodSandbox
+    container: NriContainer
 
 
 class UpdateContainer(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody asked the runtime to change a container to *resources*."""
 
-    pod: Pod
-    container: Container
+    pod: PodSandbox
+    container: NriContainer
     resources: Resources
 
 
 class StopContainer(msgspec.Struct, frozen=True, kw_only=True):
     """A container's process has ended."""
 
-    pod: Pod
-    container: Container
+    pod: PodSandbox
+    container: NriContainer
 
 
 class PodChange(msgspec.Struct, frozen=True, kw_only=True):
     """Something happened to a pod that needs no answer."""
 
     event: Event
-    pod: Pod
+    pod: PodSandbox
 
 
 class ContainerChange(msgspec.Struct, frozen=True, kw_only=True):
     """Something happened to a container that needs no answer."""
 
     event: Event
-    pod: Pod
-    container: Container
+    pod: PodSandbox
+    container: NriContainer
 
 
 class Ignored(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,7 +155,7 @@ def _configure(payload: Payload, _: tuple[str, ...]) -> Call:
 
 
 def _synchronize(payload: Payload, prefixes: tuple[str, ...]) -> Call:
-    with contextlib.suppress(walking.UnusualError, DecodeError):
+    with contextlib.suppress(field_scan.UnusualError, DecodeError):
         return _walked_synchronize(memoryview(payload), prefixes)
     message = _parse(nri_pb2.SynchronizeRequest, payload)
     return Synchronize(
@@ -167,21 +167,21 @@ def _synchronize(payload: Payload, prefixes: tuple[str, ...]) -> Call:
 
 def _walked_synchronize(payload: memoryview, prefixes: tuple[str, ...]) -> Synchronize:
     """Each pod and container parsed and dropped in turn: variables are most of the message."""
-    pods: list[Pod] = []
-    containers: list[Container] = []
+    pods: list[PodSandbox] = []
+    containers: list[NriContainer] = []
     more = False
-    for number, wire, value, content in walking.fields(payload):
+    for number, wire, value, content in field_scan.fields(payload):
         match number, wire:
-            case 1, walking.DELIMITED:
+            case 1, field_scan.DELIMITED:
                 pods.append(pod_from(nri_pb2.PodSandbox.FromString(bytes(content))))
-            case 2, walking.DELIMITED:
+            case 2, field_scan.DELIMITED:
                 container = nri_pb2.Container.FromString(bytes(content))
                 containers.append(container_from(container, prefixes))
-            case 3, walking.VARINT:
+            case 3, field_scan.VARINT:
                 more = value != 0
             case _:
                 if number <= 3:
-                    raise walking.UnusualError(f"field {number} has wire type {wire}")
+                    raise field_scan.UnusualError(f"field {number} has wire type {wire}")
     return Synchronize(pods=tuple(pods), containers=tuple(containers), more=more)
 
 

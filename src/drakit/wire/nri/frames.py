@@ -22,7 +22,7 @@ LONGEST_SENT: Final = 4 << 20
 LONGEST_READ: Final = 128 << 20
 """Runtimes with ttrpc before 1.2.6 (containerd up to 1.7.25) send a longer Synchronize on big
 nodes; the reference implementation dies of it, we read it. It is in memory once (see
-:mod:`drakit.wire.nri.walking`), which half of the chart's memory limit has room for."""
+:mod:`drakit.wire.nri.field_scan`), which half of the chart's memory limit has room for."""
 
 
 class Frame(NamedTuple):

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
-from drakit.wire.nri.values import Adjustment, Container, Pod, Resources, Update
+from drakit.wire.nri.values import Adjustment, ContainerUpdate, NriContainer, PodSandbox, Resources
 from drakit.wire.nri.versions import Features, NriVersion
 
 
@@ -35,7 +35,7 @@ class Cause(StrEnum):
     DENIED = "permission denied"
     UNREACHABLE = "unreachable"
     REGISTRATION_REFUSED = "registration refused"
-    NOT_SYNCHRONISED = "not synchronized"
+    NOT_SYNCHRONIZED = "not synchronized"
     LOST = "connection lost"
 
 
@@ -68,32 +68,32 @@ class Handler:
     def disconnected(self, end: Disconnect) -> None:
         """The connection ended, or could not be made for a new reason. Must not block."""
 
-    def undelivered(self, answer: Adjustment | Sequence[Update]) -> None:
+    def undelivered(self, answer: Adjustment | Sequence[ContainerUpdate]) -> None:
         """An answer was decided too late: the runtime got an error instead and applied none of it.
 
         Called in the handler's loop, after the coroutine that made the answer.
         """
 
     async def synchronize(
-        self, pods: Sequence[Pod], containers: Sequence[Container]
-    ) -> Sequence[Update]:
+        self, pods: Sequence[PodSandbox], containers: Sequence[NriContainer]
+    ) -> Sequence[ContainerUpdate]:
         """Here is everything that exists now. Returns the changes it needs."""
         return ()
 
-    async def create(self, pod: Pod, container: Container) -> Adjustment:
+    async def create(self, pod: PodSandbox, container: NriContainer) -> Adjustment:
         """The container is about to be created; its CDI edits are applied already."""
         return Adjustment()
 
     async def update(
-        self, pod: Pod, container: Container, resources: Resources
-    ) -> Sequence[Update]:
+        self, pod: PodSandbox, container: NriContainer, resources: Resources
+    ) -> Sequence[ContainerUpdate]:
         """Somebody else wants the container to have *resources*; returns what it gets instead.
 
         An update for the same container overrides the request, none lets it through.
         """
         return ()
 
-    async def stop(self, pod: Pod, container: Container) -> Sequence[Update]:
+    async def stop(self, pod: PodSandbox, container: NriContainer) -> Sequence[ContainerUpdate]:
         """The container's process is gone; returns what that changes for others.
 
         Also sent for containers that never started and for creations that failed, even those
@@ -101,24 +101,24 @@ class Handler:
         """
         return ()
 
-    async def starting(self, pod: Pod, container: Container) -> None:
+    async def starting(self, pod: PodSandbox, container: NriContainer) -> None:
         """The container is about to start: the last moment to reject it."""
 
-    async def started(self, pod: Pod, container: Container) -> None:
+    async def started(self, pod: PodSandbox, container: NriContainer) -> None:
         """The container runs."""
 
-    async def removed(self, pod: Pod, container: Container) -> None:
+    async def removed(self, pod: PodSandbox, container: NriContainer) -> None:
         """The container is gone for good."""
 
-    async def pod_started(self, pod: Pod) -> None:
+    async def pod_started(self, pod: PodSandbox) -> None:
         """The pod's sandbox runs (only with ``RUN_POD_SANDBOX`` among the events)."""
 
-    async def pod_stopped(self, pod: Pod) -> None:
+    async def pod_stopped(self, pod: PodSandbox) -> None:
         """The pod's sandbox stopped (only with ``STOP_POD_SANDBOX`` among the events).
 
         Says nothing about its claims: containerd creates containers in stopped sandboxes. Never
         sent for pods from before a containerd restart.
         """
 
-    async def pod_removed(self, pod: Pod) -> None:
+    async def pod_removed(self, pod: PodSandbox) -> None:
         """The pod's sandbox is gone. Never sent for pods from before a containerd restart."""

@@ -22,13 +22,13 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from drakit.wire.nri import nri_pb2
-from drakit.wire.nri.connection import Conversation, check_updates, handling_an_event
+from drakit.wire.nri.connection import RuntimeConnection, check_updates, handling_an_event
 from drakit.wire.nri.events import RUNTIME_SERVICE_NAME
 from drakit.wire.nri.handler import Cause, Disconnect, Handler, RuntimeInfo
 from drakit.wire.nri.options import PluginOptions
 from drakit.wire.nri.session import StatusError
-from drakit.wire.nri.trunk import Trunk
-from drakit.wire.nri.values import NOTHING, Update, updates_to
+from drakit.wire.nri.transport import Transport
+from drakit.wire.nri.values import NOTHING, ContainerUpdate, updates_to
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class NriPlugin:
 
     def __init__(self, options: PluginOptions) -> None:
         self._options = options
-        self._current: Conversation | None = None
+        self._current: RuntimeConnection | None = None
         self._line: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -98,7 +98,7 @@ class NriPlugin:
         clock = asyncio.get_running_loop().time
         while True:
             begin = clock()
-            conversation = Conversation(self._options, handler, home)
+            conversation = RuntimeConnection(self._options, handler, home)
             end = await self._visit(conversation)
             spoke = conversation.runtime is not None
             if spoke or told != end.cause:
@@ -112,14 +112,14 @@ class NriPlugin:
             await asyncio.sleep(delay * random.uniform(0.8, 1.2))  # noqa: S311 - jitter
             delay = min(delay * 1.7, self._options.longest_delay)
 
-    async def _visit(self, conversation: Conversation) -> Disconnect:
+    async def _visit(self, conversation: RuntimeConnection) -> Disconnect:
         """One connection; it is closed when this returns.
 
         Two at once would be two plugins of one name, which conflict in every container.
         """
-        trunk = conversation.trunk
+        transport = conversation.transport
         try:
-            await self._connect(trunk)
+            await self._connect(transport)
         except OSError as error:
             return _why_not(error, self._options.socket_path)
         self._current = conversation
@@ -127,22 +127,22 @@ class NriPlugin:
             return await conversation.converse()
         except asyncio.CancelledError:
             self._current = None
-            await trunk.drain(_GRACE_AT_THE_END)
+            await transport.drain(_GRACE_AT_THE_END)
             raise
         finally:
             self._current = None
-            await trunk.close("the plugin closed the connection")
+            await transport.close("the plugin closed the connection")
 
-    async def _connect(self, trunk: Trunk) -> None:
+    async def _connect(self, transport: Transport) -> None:
         loop = asyncio.get_running_loop()
         if self._options.descriptor is not None:
             inherited = socket.socket(fileno=self._options.descriptor)
             inherited.setblocking(False)
-            await loop.create_unix_connection(lambda: trunk, sock=inherited)
+            await loop.create_unix_connection(lambda: transport, sock=inherited)
         else:
-            await loop.create_unix_connection(lambda: trunk, self._options.socket_path)
+            await loop.create_unix_connection(lambda: transport, self._options.socket_path)
 
-    async def push(self, updates: Sequence[Update]) -> None:
+    async def push(self, updates: Sequence[ContainerUpdate]) -> None:
         """Change containers although the runtime did not ask, one call for each.
 
         Raises :class:`UpdateRejectedError` when this must not be tried – no synchronized runtime,
@@ -165,7 +165,7 @@ class NriPlugin:
                 "runtime for good; they go with the next answer"
             )
         check_updates(updates)
-        failed = await _on_line(line, _push(current.trunk, updates))
+        failed = await _on_line(line, _push(current.transport, updates))
         if failed:
             raise PushFailedError(failed)
 
@@ -227,7 +227,7 @@ async def _wind_up() -> None:
     await asyncio.sleep(0)  # transports close one turn of the loop after they are told to
 
 
-async def _push(trunk: Trunk, updates: Sequence[Update]) -> dict[str, str]:
+async def _push(transport: Transport, updates: Sequence[ContainerUpdate]) -> dict[str, str]:
     failed: dict[str, str] = {}
     for update in updates:
         if update.resources == NOTHING:
@@ -236,7 +236,7 @@ async def _push(trunk: Trunk, updates: Sequence[Update]) -> dict[str, str]:
         request = nri_pb2.UpdateContainersRequest(update=updates_to([update]))
         payload = request.SerializeToString()
         try:
-            answer = await trunk.call(
+            answer = await transport.call(
                 RUNTIME_SERVICE_NAME, "UpdateContainers", payload, _PUSH_TIMEOUT
             )
             if nri_pb2.UpdateContainersResponse.FromString(answer).failed:

@@ -1,7 +1,7 @@
 """ttrpc over the multiplexer, both directions, as a state machine over bytes.
 
 A :class:`Session` is one end of the socket. Bytes read are fed in and come out as
-:class:`Request` and :class:`Response` values; calls and answers go in and come out as bytes to
+:class:`RpcRequest` and :class:`RpcResponse` values; calls and answers go in and come out as bytes to
 write. It does no I/O, knows no clock and is used by the plugin and by the fake runtime alike.
 """
 
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from drakit.wire.nri import ttrpc_pb2, walking
+from drakit.wire.nri import field_scan, ttrpc_pb2
 from drakit.wire.nri.frames import (
     LONGEST_SENT,
     REQUEST,
@@ -56,7 +56,7 @@ class StatusError(Exception):
         self.message = message
 
 
-class Request(NamedTuple):
+class RpcRequest(NamedTuple):
     """A call from the peer. It must be answered exactly once.
 
     *timeout* is the caller's remaining time in seconds when it was sent: None means it named
@@ -70,7 +70,7 @@ class Request(NamedTuple):
     timeout: float | None
 
 
-class Response(NamedTuple):
+class RpcResponse(NamedTuple):
     """The peer's answer to our call on *stream*: a payload, or an error."""
 
     stream: int
@@ -84,7 +84,7 @@ def request_envelope(data: bytes | bytearray) -> tuple[str, str, bytes | memoryv
     A long payload is not copied. Raises ``DecodeError``.
     """
     if len(data) > _LONGEST_COPIED:
-        with contextlib.suppress(walking.UnusualError, UnicodeDecodeError, DecodeError):
+        with contextlib.suppress(field_scan.UnusualError, UnicodeDecodeError, DecodeError):
             return _walked_envelope(memoryview(data))
     envelope = ttrpc_pb2.Request()
     envelope.ParseFromString(data)  # type: ignore[arg-type]
@@ -93,21 +93,21 @@ def request_envelope(data: bytes | bytearray) -> tuple[str, str, bytes | memoryv
 
 def _walked_envelope(data: memoryview) -> tuple[str, str, memoryview, int]:
     service, method, payload, timeout = "", "", data[:0], 0
-    for number, wire, value, content in walking.fields(data):
+    for number, wire, value, content in field_scan.fields(data):
         match number, wire:
-            case 1, walking.DELIMITED:
+            case 1, field_scan.DELIMITED:
                 service = str(content, "utf-8")
-            case 2, walking.DELIMITED:
+            case 2, field_scan.DELIMITED:
                 method = str(content, "utf-8")
-            case 3, walking.DELIMITED:
+            case 3, field_scan.DELIMITED:
                 payload = content
-            case 4, walking.VARINT:
-                timeout = walking.signed(value)
-            case 5, walking.DELIMITED:
+            case 4, field_scan.VARINT:
+                timeout = field_scan.signed(value)
+            case 5, field_scan.DELIMITED:
                 ttrpc_pb2.KeyValue.FromString(bytes(content))  # nobody looks at it
             case _:
                 if number <= 5:
-                    raise walking.UnusualError(f"field {number} has wire type {wire}")
+                    raise field_scan.UnusualError(f"field {number} has wire type {wire}")
     return service, method, payload, timeout
 
 
@@ -132,13 +132,13 @@ class Session:
 
     # -- reading ------------------------------------------------------------------------
 
-    def receive(self, data: bytes) -> list[Request | Response]:
+    def receive(self, data: bytes) -> list[RpcRequest | RpcResponse]:
         """Take bytes from the socket; returns what they complete.
 
         Requests that break the protocol are answered here and not returned. Raises
         :class:`~drakit.wire.nri.mux.MuxError` when the stream cannot be followed any more.
         """
-        events: list[Request | Response] = []
+        events: list[RpcRequest | RpcResponse] = []
         for connection, piece in self._mux.feed(data):
             decoder = self._decoders.get(connection)
             if decoder is None:  # nobody opened it: discarded, as the Go side does
@@ -154,7 +154,7 @@ class Session:
         """Whether an end of file here would cut a message."""
         return self._mux.pending or any(each.pending for each in self._decoders.values())
 
-    def _request(self, frame: Frame) -> Request | None:
+    def _request(self, frame: Frame) -> RpcRequest | None:
         if frame.kind != REQUEST:  # unary only; unknown types are for the future
             return None
         if frame.stream % 2 == 0 or frame.stream <= self._latest:
@@ -175,24 +175,24 @@ class Session:
             return None
         self._open.add(frame.stream)
         timeout = nanoseconds / 1e9 if nanoseconds else None
-        return Request(frame.stream, service, method, payload, timeout)
+        return RpcRequest(frame.stream, service, method, payload, timeout)
 
-    def _response(self, frame: Frame) -> Response | None:
+    def _response(self, frame: Frame) -> RpcResponse | None:
         if frame.kind != RESPONSE:
             return None
         if frame.data is None:
             error = StatusError(Code.RESOURCE_EXHAUSTED, "the answer is too long to be read")
-            return Response(frame.stream, b"", error)
+            return RpcResponse(frame.stream, b"", error)
         envelope = ttrpc_pb2.Response()
         try:
             envelope.ParseFromString(frame.data)  # type: ignore[arg-type]
         except DecodeError as problem:
             error = StatusError(Code.INTERNAL, f"the answer does not parse: {problem}")
-            return Response(frame.stream, b"", error)
+            return RpcResponse(frame.stream, b"", error)
         status = envelope.status
         if status.code:
-            return Response(frame.stream, b"", StatusError(status.code, status.message))
-        return Response(frame.stream, envelope.payload, None)
+            return RpcResponse(frame.stream, b"", StatusError(status.code, status.message))
+        return RpcResponse(frame.stream, envelope.payload, None)
 
     # -- writing ------------------------------------------------------------------------
 

@@ -68,7 +68,7 @@ NOTHING: Final = Resources()
 """No limit set at all."""
 
 
-class Pod(Value, frozen=True):
+class PodSandbox(Value, frozen=True):
     """A pod sandbox. ``id`` is the runtime's, ``uid`` Kubernetes'."""
 
     id: str
@@ -86,7 +86,7 @@ class Pod(Value, frozen=True):
         return f"pod {self.namespace}/{self.name} ({self.uid})"
 
 
-class Container(Value, frozen=True):
+class NriContainer(Value, frozen=True):
     """A container as the runtime describes it. ``pod_id`` is the sandbox's runtime id.
 
     ``env`` is what the workload will see, so it proves nothing; a plugin may ask for some variables
@@ -115,7 +115,7 @@ class Container(Value, frozen=True):
         return f"container {self.name} ({self.id})"
 
 
-class Update(Value, frozen=True):
+class ContainerUpdate(Value, frozen=True):
     """Change a container that exists: everything set in ``resources``, and nothing else."""
 
     container_id: str
@@ -154,7 +154,7 @@ class Adjustment(Value, frozen=True):
     annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
     cdi_devices: tuple[str, ...] = ()
     memory_policy: MemoryPolicy | None = None
-    updates: tuple[Update, ...] = ()
+    updates: tuple[ContainerUpdate, ...] = ()
 
 
 # -- from the wire ----------------------------------------------------------------------------
@@ -184,10 +184,10 @@ def resources_from(message: nri_pb2.LinuxResources) -> Resources:
     )
 
 
-def pod_from(message: nri_pb2.PodSandbox) -> Pod:
+def pod_from(message: nri_pb2.PodSandbox) -> PodSandbox:
     """Read a pod sandbox."""
     linux = message.linux
-    return Pod(
+    return PodSandbox(
         id=message.id,
         name=message.name,
         namespace=message.namespace,
@@ -203,13 +203,13 @@ def pod_from(message: nri_pb2.PodSandbox) -> Pod:
 
 def container_from(
     message: nri_pb2.Container, prefixes: tuple[str, ...] = EVERY_VARIABLE
-) -> Container:
+) -> NriContainer:
     """Read a container, of its environment only variables that begin with one of *prefixes*.
 
     A state this code does not know is unknown, not an error.
     """
     labels, linux = _texts(message.labels), message.linux
-    return Container(
+    return NriContainer(
         id=message.id,
         pod_id=message.pod_sandbox_id,
         name=message.name or labels.get(CONTAINER_NAME_LABEL, ""),
@@ -224,9 +224,9 @@ def container_from(
     )
 
 
-def update_from(message: nri_pb2.ContainerUpdate) -> Update:
+def update_from(message: nri_pb2.ContainerUpdate) -> ContainerUpdate:
     """Read a requested change."""
-    return Update(
+    return ContainerUpdate(
         container_id=message.container_id,
         resources=resources_from(message.linux.resources),
         ignore_failure=message.ignore_failure,
@@ -284,7 +284,7 @@ def resources_to(value: Resources) -> nri_pb2.LinuxResources:
     return message
 
 
-def pod_to(value: Pod) -> nri_pb2.PodSandbox:
+def pod_to(value: PodSandbox) -> nri_pb2.PodSandbox:
     """Write a pod sandbox."""
     return nri_pb2.PodSandbox(
         id=value.id,
@@ -301,7 +301,7 @@ def pod_to(value: Pod) -> nri_pb2.PodSandbox:
     )
 
 
-def container_to(value: Container) -> nri_pb2.Container:
+def container_to(value: NriContainer) -> nri_pb2.Container:
     """Write a container."""
     return nri_pb2.Container(
         id=value.id,
@@ -319,7 +319,7 @@ def container_to(value: Container) -> nri_pb2.Container:
     )
 
 
-def update_to(value: Update) -> nri_pb2.ContainerUpdate:
+def update_to(value: ContainerUpdate) -> nri_pb2.ContainerUpdate:
     """Write a requested change."""
     return nri_pb2.ContainerUpdate(
         container_id=value.container_id,
@@ -328,7 +328,7 @@ def update_to(value: Update) -> nri_pb2.ContainerUpdate:
     )
 
 
-def updates_to(values: Iterable[Update]) -> list[nri_pb2.ContainerUpdate]:
+def updates_to(values: Iterable[ContainerUpdate]) -> list[nri_pb2.ContainerUpdate]:
     """Write requested changes."""
     return [update_to(each) for each in values]
 

@@ -10,11 +10,11 @@ import pytest
 from drakit.drivers.cpumem.qos.events import OwnershipEvents, node_event
 from drakit.drivers.cpumem.qos.ownership import Ownership
 from drakit.kit.driver import Driver, PreparedClaims
-from drakit.wire.kube import EVENTS, AlreadyExists, Client, KubeError
+from drakit.wire.kube import EVENTS, AlreadyExistsError, Client, KubeError
 from drakit.wire.kube.errors import Failure
 
 YIELDS = Ownership(reasons=("memory.high is the kubelet's",))
-TAKEN = AlreadyExists(Failure("create", "event", 409, "AlreadyExists", "taken", {}))
+TAKEN = AlreadyExistsError(Failure("create", "event", 409, "AlreadyExists", "taken", {}))
 
 
 class Server:

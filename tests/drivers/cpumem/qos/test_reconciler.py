@@ -32,8 +32,7 @@ from drakit.kit.driver import (
 )
 from drakit.kit.reconciler import PodView
 from drakit.kit.runtime.enforcer import Enforcer
-from drakit.wire.nri.values import Container as Reported
-from drakit.wire.nri.values import Pod, Resources
+from drakit.wire.nri.values import NriContainer, PodSandbox, Resources
 from tests.drivers.cpumem.qos.cgrouptree import Tree
 from tests.drivers.cpumem.qos.pods import GI, MI, B, E, G
 
@@ -386,10 +385,10 @@ def test_vector_9_a_kubelets_memory_min_of_0_ends_as_ours() -> None:
     entry = claim("a", "1", memory=64 * MI)
     prepared_claims = PreparedClaims([entry])
     enforcer = Enforcer(MemoryDriver, lambda: prepared_claims)
-    pod = Pod(id="sandbox", name="p1", namespace="ns", uid="1", cgroup_parent=parent("1", G))
+    pod = PodSandbox(id="sandbox", name="p1", namespace="ns", uid="1", cgroup_parent=parent("1", G))
     theirs = Resources(unified={MIN: "0", LOW: "0"}, memory_limit=GI)
     (part,) = names.parts_of(entry)
-    reported = Reported(
+    reported = NriContainer(
         id="c",
         pod_id="sandbox",
         name="c",
@@ -409,8 +408,8 @@ def test_vector_9_a_kubelets_memory_min_of_0_ends_as_ours() -> None:
 
 def test_vector_9_containers_without_claims_stay_the_kubelets() -> None:
     enforcer = Enforcer(MemoryDriver, PreparedClaims)
-    pod = Pod(id="sandbox", name="p1", namespace="ns", uid="1", cgroup_parent=parent("1", G))
+    pod = PodSandbox(id="sandbox", name="p1", namespace="ns", uid="1", cgroup_parent=parent("1", G))
     theirs = Resources(unified={MIN: "0", LOW: "0"})
-    reported = Reported(id="c", pod_id="sandbox", name="c", resources=theirs)
+    reported = NriContainer(id="c", pod_id="sandbox", name="c", resources=theirs)
     assert enforcer.create(pod, reported).resources == Resources()
     assert enforcer.update(pod, reported, theirs) == []

@@ -14,7 +14,7 @@ from drakit.wire.kube import (
     Client,
     Cluster,
     ConfigError,
-    ConnectionFailed,
+    ConnectionFailedError,
     CredentialError,
     Endpoint,
 )
@@ -111,7 +111,7 @@ async def test_our_authority_is_believed(authority: Authority) -> None:
 async def test_nobody_else_is(authority: Authority, stranger: Authority) -> None:
     async with FakeApiServer(tls=server_context(stranger, "IP:127.0.0.1")) as server:
         for trust in (AuthorityFile(str(authority.path)), SystemTrust()):
-            with pytest.raises(ConnectionFailed, match="not trusted"):
+            with pytest.raises(ConnectionFailedError, match="not trusted"):
                 await version_from(server, trust)
 
 
@@ -123,7 +123,7 @@ async def test_verification_can_be_switched_off(stranger: Authority) -> None:
 async def test_the_name_must_fit(authority: Authority) -> None:
     async with FakeApiServer(tls=server_context(authority, "DNS:api.cluster")) as server:
         trust = AuthorityFile(str(authority.path))
-        with pytest.raises(ConnectionFailed, match="tls-server-name"):
+        with pytest.raises(ConnectionFailedError, match="tls-server-name"):
             await version_from(server, trust)
         assert await version_from(server, trust, server_name="api.cluster")
 
@@ -140,7 +140,7 @@ async def test_client_certificates(authority: Authority, stranger: Authority) ->
         assert await version_from(server, trust, certificate=good)
         bad = Certificate(wrong[0].read_bytes(), wrong[1].read_bytes())
         for presented in (None, bad):
-            with pytest.raises(ConnectionFailed):
+            with pytest.raises(ConnectionFailedError):
                 await version_from(server, trust, certificate=presented)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drakit.wire.kube import SLICES, ApiError, EventKind, Gone, ProtocolError
+from drakit.wire.kube import SLICES, ApiError, EventKind, GoneError, ProtocolError
 from drakit.wire.kube.watch.decoder import LineSplitter, parse_event
 from tests.wire.damage import damaged, survive
 
@@ -49,7 +49,8 @@ def test_events(kind: EventKind) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "reason", "error"), [(410, "Expired", Gone), (410, "Gone", Gone), (500, "X", ApiError)]
+    ("code", "reason", "error"),
+    [(410, "Expired", GoneError), (410, "Gone", GoneError), (500, "X", ApiError)],
 )
 def test_error_events_are_raised(code: int, reason: str, error: type[ApiError]) -> None:
     status = {"kind": "Status", "code": code, "reason": reason, "message": "too old"}
@@ -91,4 +92,4 @@ def test_fuzz_of_valid_events_with_flipped_bytes(scale: int) -> None:
             outcomes.add(type(error).__name__)
 
     survive(work, (), damaged([good, event("ERROR", gone)], 4, 100_000 * scale))
-    assert {"event", "ProtocolError", "Gone"} <= outcomes
+    assert {"event", "ProtocolError", "GoneError"} <= outcomes

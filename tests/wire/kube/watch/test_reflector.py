@@ -14,7 +14,7 @@ import pytest
 from drakit.core.objects import ResourceSlice, to_builtins
 from drakit.testing import apiserver
 from drakit.testing.apiserver import FakeApiServer, Fault, Trouble
-from drakit.wire.kube import CLAIMS, SLICES, Backoff, Change, Client, Gone, Reflector
+from drakit.wire.kube import CLAIMS, SLICES, Backoff, Change, Client, GoneError, Reflector
 from tests.wire.kube.scenarios import selection_of, slice_of
 
 WORD = "w"
@@ -161,7 +161,7 @@ async def test_a_watch_compacted_under_way() -> None:
         await watcher.until(watcher.equal)
         assert watcher.reflector.lists == 2
         assert watcher.reflector.last_error is None or isinstance(
-            watcher.reflector.last_error, Gone
+            watcher.reflector.last_error, GoneError
         )
 
 

@@ -84,13 +84,13 @@ class OwnershipEvents:
         return ()
 
     async def _tell(self, events: Iterable[Mapping[str, Any]]) -> None:
-        from drakit.wire.kube import EVENTS, AlreadyExists, KubeError
+        from drakit.wire.kube import EVENTS, AlreadyExistsError, KubeError
 
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS), self._connect() as client:
                 for event in events:
                     # Taken: an earlier instance told it, and the server has not forgotten.
-                    with contextlib.suppress(AlreadyExists):
+                    with contextlib.suppress(AlreadyExistsError):
                         await client.create(EVENTS, dict(event), namespace=_NAMESPACE)
                     self._told.add(event["metadata"]["name"])
         except (KubeError, TimeoutError) as error:

@@ -14,15 +14,15 @@ from drakit.scheduler.cel.checker.declarations import Overload, functions
 from drakit.scheduler.cel.checker.types import Type
 from drakit.scheduler.cel.errors import CelTypeError, CelUnsupportedError
 from drakit.scheduler.cel.syntax.tree import (
-    Call,
-    Comprehension,
-    Ident,
-    ListLiteral,
-    Literal,
-    MapLiteral,
-    Node,
-    Select,
-    StructLiteral,
+    CallExpr,
+    ComprehensionExpr,
+    Expr,
+    IdentExpr,
+    ListExpr,
+    LiteralExpr,
+    MapExpr,
+    SelectExpr,
+    StructExpr,
     UInt,
 )
 
@@ -65,13 +65,13 @@ STORED: Final = Environment(t.DYN)
 class Checked:
     """The outcome: the type of every node, and the overloads that may be called at each call."""
 
-    types: dict[Node, Type] = field(default_factory=dict)
-    overloads: dict[Node, tuple[str, ...]] = field(default_factory=dict)
-    names: dict[Node, str] = field(default_factory=dict)
+    types: dict[Expr, Type] = field(default_factory=dict)
+    overloads: dict[Expr, tuple[str, ...]] = field(default_factory=dict)
+    names: dict[Expr, str] = field(default_factory=dict)
     """Qualified names that stand for a type or a function rather than for a selection."""
 
 
-def check(root: Node, environment: Environment) -> Checked:
+def check(root: Expr, environment: Environment) -> Checked:
     """Determine the types of an expression. Raises :class:`CelTypeError` with all complaints."""
     checker = _Checker(environment)
     checker.check(root)
@@ -84,13 +84,13 @@ def check(root: Node, environment: Environment) -> Checked:
     return checked
 
 
-def qualified_name(node: Node | None) -> str | None:
+def qualified_name(node: Expr | None) -> str | None:
     """``a.b.c`` for a chain of selections from a name."""
     parts: list[str] = []
-    while isinstance(node, Select) and not node.test:
+    while isinstance(node, SelectExpr) and not node.test:
         parts.append(node.field)
         node = node.operand
-    if not isinstance(node, Ident):
+    if not isinstance(node, IdentExpr):
         return None
     return ".".join([node.name, *reversed(parts)])
 
@@ -106,13 +106,13 @@ class _Checker:
 
     # -- helpers ----------------------------------------------------------------------------------
 
-    def _complain(self, node: Node, text: str) -> None:
+    def _complain(self, node: Expr, text: str) -> None:
         self.complaints.append((node.at, text))
 
-    def _type(self, node: Node) -> Type:
+    def _type(self, node: Expr) -> Type:
         return self.checked.types[node]
 
-    def _set(self, node: Node, found: Type) -> Type:
+    def _set(self, node: Expr, found: Type) -> Type:
         self.checked.types[node] = found
         return found
 
@@ -129,27 +129,27 @@ class _Checker:
 
     # -- nodes ------------------------------------------------------------------------------------
 
-    def check(self, node: Node) -> Type:
+    def check(self, node: Expr) -> Type:
         """Determine and record the type of *node*."""
         match node:
-            case Literal():
+            case LiteralExpr():
                 return self._set(node, _literal_type(node))
-            case Ident():
+            case IdentExpr():
                 return self._set(node, self._ident(node))
-            case Select():
+            case SelectExpr():
                 return self._set(node, self._select(node))
-            case Call():
+            case CallExpr():
                 return self._set(node, self._call(node))
-            case ListLiteral():
+            case ListExpr():
                 return self._set(node, self._list(node))
-            case MapLiteral():
+            case MapExpr():
                 return self._set(node, self._map(node))
-            case StructLiteral():
+            case StructExpr():
                 return self._set(node, self._struct(node))
-            case Comprehension():
+            case ComprehensionExpr():
                 return self._set(node, self._comprehension(node))
 
-    def _ident(self, node: Ident) -> Type:
+    def _ident(self, node: IdentExpr) -> Type:
         found = self._variable(node.name)
         if found is not None:
             return found
@@ -160,7 +160,7 @@ class _Checker:
         self._complain(node, f"undeclared reference to '{node.name}' (in container '')")
         return t.ERROR
 
-    def _select(self, node: Select) -> Type:
+    def _select(self, node: SelectExpr) -> Type:
         name = qualified_name(node)
         plain = (name or "").removeprefix(".")
         if plain in _TYPE_NAMES and self._variable(plain.split(".", maxsplit=1)[0]) is None:
@@ -169,7 +169,7 @@ class _Checker:
         found = self._field(node, node.operand, node.field)
         return t.BOOL if node.test else self.bindings.substitute(found)
 
-    def _field(self, node: Node, operand: Node, field_name: str) -> Type:
+    def _field(self, node: Expr, operand: Expr, field_name: str) -> Type:
         self.check(operand)
         target = self.bindings.substitute(self._type(operand))
         optional = target.is_optional
@@ -193,11 +193,11 @@ class _Checker:
             found = t.DYN
         return t.optional_of(found) if optional else found
 
-    def _call(self, node: Call) -> Type:
+    def _call(self, node: CallExpr) -> Type:
         if node.function == "_?._":
             self.check(node.args[1])
             name = node.args[1]
-            assert isinstance(name, Literal)
+            assert isinstance(name, LiteralExpr)
             found = self._field(node, node.args[0], str(name.value))
             self.checked.overloads[node] = ("select_optional_field",)
             found = self.bindings.substitute(found)
@@ -231,7 +231,7 @@ class _Checker:
 
     def _resolve(
         self,
-        node: Call,
+        node: CallExpr,
         name: str,
         overloads: tuple[Overload, ...],
         arguments: tuple[Type, ...],
@@ -270,14 +270,14 @@ class _Checker:
         fresh = {param: self.bindings.fresh() for param in overload.params}
         return tuple(_replace(a, fresh) for a in overload.args), _replace(overload.result, fresh)
 
-    def _logical(self, node: Call, arguments: tuple[Type, ...]) -> Type:
+    def _logical(self, node: CallExpr, arguments: tuple[Type, ...]) -> Type:
         for argument, found in zip(node.args, arguments, strict=True):
             if not self._fits(found, t.BOOL):
                 self._complain(argument, f"expected type 'bool' but found '{found}'")
                 return t.ERROR
         return t.BOOL
 
-    def _unwrapped(self, node: Node, found: Type) -> Type:
+    def _unwrapped(self, node: Expr, found: Type) -> Type:
         if found.is_optional:
             return found.params[0]
         if not found.is_dyn:
@@ -291,7 +291,7 @@ class _Checker:
             return t.most_general(previous, current)
         return t.DYN  # the validators reject mixed literals, except as arguments of format()
 
-    def _list(self, node: ListLiteral) -> Type:
+    def _list(self, node: ListExpr) -> Type:
         joined: Type | None = None
         for index, item in enumerate(node.items):
             found = self.check(item)
@@ -300,7 +300,7 @@ class _Checker:
             joined = self._join(joined, found)
         return t.list_of(self.bindings.fresh() if joined is None else joined)
 
-    def _map(self, node: MapLiteral) -> Type:
+    def _map(self, node: MapExpr) -> Type:
         keys: Type | None = None
         values: Type | None = None
         for index, (key, value) in enumerate(node.entries):
@@ -313,13 +313,13 @@ class _Checker:
             return t.map_of(self.bindings.fresh(), self.bindings.fresh())
         return t.map_of(keys, values)
 
-    def _struct(self, node: StructLiteral) -> Type:
+    def _struct(self, node: StructExpr) -> Type:
         if node.type_name.startswith(("google.protobuf.", "kubernetes.")):
             raise CelUnsupportedError(f"drakit cannot build a {node.type_name}", node.at)
         self._complain(node, f"undeclared reference to '{node.type_name}' (in container '')")
         return t.ERROR
 
-    def _comprehension(self, node: Comprehension) -> Type:
+    def _comprehension(self, node: ComprehensionExpr) -> Type:
         self.check(node.range)
         accumulated = self.check(node.init)
         over = self.bindings.substitute(self._type(node.range))
@@ -334,7 +334,7 @@ class _Checker:
         self._scopes.pop()
         return self.bindings.substitute(result)
 
-    def _loop_variables(self, node: Comprehension, over: Type) -> dict[str, Type]:
+    def _loop_variables(self, node: ComprehensionExpr, over: Type) -> dict[str, Type]:
         if over.kind == "list":
             first, second = over.params[0], over.params[0]
             if node.second:
@@ -363,7 +363,7 @@ def _replace(found: Type, fresh: dict[Type, Type]) -> Type:
     return Type(found.kind, found.name, tuple(_replace(p, fresh) for p in found.params))
 
 
-def _literal_type(node: Literal) -> Type:
+def _literal_type(node: LiteralExpr) -> Type:
     value = node.value
     if value is None:
         return t.NULL

@@ -16,15 +16,15 @@ from drakit.scheduler.cel.checker.checker import Checked
 from drakit.scheduler.cel.checker.types import Type
 from drakit.scheduler.cel.syntax.tree import (
     ACCUMULATOR,
-    Call,
-    Comprehension,
-    Ident,
-    ListLiteral,
-    Literal,
-    MapLiteral,
-    Node,
-    Select,
-    StructLiteral,
+    CallExpr,
+    ComprehensionExpr,
+    Expr,
+    IdentExpr,
+    ListExpr,
+    LiteralExpr,
+    MapExpr,
+    SelectExpr,
+    StructExpr,
 )
 
 COST_LIMIT: Final = 1_000_000
@@ -93,7 +93,7 @@ class _Local:
 class _Operand:
     """An argument as the cost rules see it."""
 
-    node: Node
+    node: Expr
     type: Type
     size: Span | None
 
@@ -142,7 +142,7 @@ def _device_size(path: tuple[str, ...]) -> Span | None:  # noqa: PLR0911 - a tab
     return None
 
 
-def estimate(root: Node, checked: Checked) -> int:
+def estimate(root: Expr, checked: Checked) -> int:
     """The largest cost the expression can have for any device."""
     return _Coster(checked).cost(root).high
 
@@ -152,22 +152,22 @@ class _Coster:
         self._types = checked.types
         self._overloads = checked.overloads
         self._names = checked.names
-        self._paths: dict[Node, tuple[str, ...]] = {}
-        self._sizes: dict[Node, Span] = {}
-        self._entries: dict[Node, _Entries] = {}
+        self._paths: dict[Expr, tuple[str, ...]] = {}
+        self._sizes: dict[Expr, Span] = {}
+        self._entries: dict[Expr, _Entries] = {}
         self._locals: dict[str, list[_Local]] = {}
 
     # -- sizes ------------------------------------------------------------------------------------
 
-    def _local(self, node: Node) -> _Local | None:
-        stack = self._locals.get(node.name) if isinstance(node, Ident) else None
+    def _local(self, node: Expr) -> _Local | None:
+        stack = self._locals.get(node.name) if isinstance(node, IdentExpr) else None
         return stack[-1] if stack else None
 
-    def _path(self, node: Node) -> tuple[str, ...]:
+    def _path(self, node: Expr) -> tuple[str, ...]:
         local = self._local(node)
         return local.path if local else self._paths.get(node, ())
 
-    def _size(self, node: Node) -> Span | None:
+    def _size(self, node: Expr) -> Span | None:
         if node in self._sizes:
             return self._sizes[node]
         size = _literal_size(node) or _device_size(self._path(node))
@@ -179,44 +179,44 @@ class _Coster:
         local = self._local(node)
         return local.size if local else None
 
-    def _entry_sizes(self, node: Node) -> _Entries | None:
+    def _entry_sizes(self, node: Expr) -> _Entries | None:
         if node in self._entries:
             return self._entries[node]
         local = self._local(node)
         return local.entries if local else None
 
-    def _bounds(self, node: Node) -> Span:
+    def _bounds(self, node: Expr) -> Span:
         size = self._size(node)
         return _UNKNOWN if size is None else size
 
     # -- nodes ------------------------------------------------------------------------------------
 
-    def cost(self, node: Node) -> Span:
+    def cost(self, node: Expr) -> Span:
         """The cost of evaluating *node* once."""
         match node:
-            case Literal():
+            case LiteralExpr():
                 return _NOTHING
-            case Ident():
+            case IdentExpr():
                 local = self._local(node)
                 self._paths[node] = local.path if local else (node.name,)
                 return _ONE
-            case Select():
+            case SelectExpr():
                 return self._select(node)
-            case Call():
+            case CallExpr():
                 return self._call(node)
-            case ListLiteral():
+            case ListExpr():
                 return self._list(node)
-            case MapLiteral():
+            case MapExpr():
                 return self._map(node)
-            case StructLiteral():
+            case StructExpr():
                 total = _fixed(_STRUCT_BASE)
                 for _, value in node.fields:
                     total = total.plus(self.cost(value))
                 return total
-            case Comprehension():
+            case ComprehensionExpr():
                 return self._bind(node) if node.macro.name == "bind" else self._loop(node)
 
-    def _select(self, node: Select) -> Span:
+    def _select(self, node: SelectExpr) -> Span:
         if node in self._names:
             self._paths[node] = (self._names[node],)
             return _ONE
@@ -228,7 +228,7 @@ class _Coster:
         self._paths[node] = (*self._path(node.operand), node.field)
         return total
 
-    def _list(self, node: ListLiteral) -> Span:
+    def _list(self, node: ListExpr) -> Span:
         total = _fixed(_LIST_BASE)
         sizes = Span(0 if not node.items else _MAX, 0)
         for item in node.items:
@@ -237,7 +237,7 @@ class _Coster:
         self._entries[node] = _Entries("list", _ONE, sizes)
         return total
 
-    def _map(self, node: MapLiteral) -> Span:
+    def _map(self, node: MapExpr) -> Span:
         total = _fixed(_MAP_BASE)
         keys = values = Span(0 if not node.entries else _MAX, 0)
         for key, value in node.entries:
@@ -248,7 +248,7 @@ class _Coster:
 
     # -- loops ------------------------------------------------------------------------------------
 
-    def _bind(self, node: Comprehension) -> Span:
+    def _bind(self, node: ComprehensionExpr) -> Span:
         total = self.cost(node.range).plus(self.cost(node.init))
         self._push(node.accumulator, self._bound(node.init))
         total = total.plus(self.cost(node.result))
@@ -256,10 +256,10 @@ class _Coster:
         self._copy(node, node.result)
         return total
 
-    def _bound(self, node: Node) -> _Local:
+    def _bound(self, node: Expr) -> _Local:
         return _Local(self._path(node), self._size(node), self._entry_sizes(node))
 
-    def _copy(self, to: Node, source: Node) -> None:
+    def _copy(self, to: Expr, source: Expr) -> None:
         size, entries = self._size(source), self._entry_sizes(source)
         if size is not None:
             self._sizes[to] = size
@@ -269,7 +269,7 @@ class _Coster:
     def _push(self, name: str, local: _Local) -> None:
         self._locals.setdefault(name, []).append(local)
 
-    def _loop(self, node: Comprehension) -> Span:
+    def _loop(self, node: ComprehensionExpr) -> Span:
         total = self.cost(node.range).plus(self.cost(node.init))
         self._push(node.accumulator, self._bound(node.init))
         entries = self._entry_sizes(node.range)
@@ -294,7 +294,7 @@ class _Coster:
         self._locals[node.accumulator].pop()
         turns = self._bounds(node.range)
         total = total.plus(turns.times(turn))
-        if isinstance(node.init, Literal):
+        if isinstance(node.init, LiteralExpr):
             size = self._size(node.init)
             if size is not None:
                 self._sizes[node] = size
@@ -307,7 +307,7 @@ class _Coster:
 
     # -- calls ------------------------------------------------------------------------------------
 
-    def _call(self, node: Call) -> Span:
+    def _call(self, node: CallExpr) -> Span:
         name = self._names.get(node, node.function)
         if name == "dyn":
             total = self.cost(node.args[0]).plus(_ONE)
@@ -337,7 +337,7 @@ class _Coster:
             self._sizes[node] = size
         return total.plus(price)
 
-    def _operand(self, node: Node) -> _Operand:
+    def _operand(self, node: Expr) -> _Operand:
         path = self._path(node)
         if path and path[0] == ACCUMULATOR:
             size = self._sizes.get(node) or _literal_size(node) or self._size(node)
@@ -347,7 +347,7 @@ class _Coster:
 
     def _rule(  # noqa: PLR0917 - what a price depends on
         self,
-        node: Call,
+        node: CallExpr,
         name: str,
         overload: str,
         target: _Operand | None,
@@ -371,30 +371,30 @@ class _Coster:
         rule = _standard_rule(overload, target, args)
         return _Rule(rule.cost.plus(paid), rule.size)
 
-    def _conditional(self, node: Call, args: list[_Operand], costs: list[Span]) -> _Rule:
+    def _conditional(self, node: CallExpr, args: list[_Operand], costs: list[Span]) -> _Rule:
         self._join_entries(node, node.args[1], node.args[2])
         size = args[1].bounds.union(args[2].bounds)
         return _Rule(costs[0].plus(costs[1].union(costs[2])), size)
 
-    def _addition(self, node: Call, overload: str, args: list[_Operand], paid: Span) -> _Rule:
+    def _addition(self, node: CallExpr, overload: str, args: list[_Operand], paid: Span) -> _Rule:
         size = args[0].bounds.plus(args[1].bounds)
         self._join_entries(node, node.args[0], node.args[1])
         cost = _ONE if overload == "add_list" else size.scaled(_STRING)
         return _Rule(cost.plus(paid), size)
 
-    def _join_entries(self, node: Node, a: Node, b: Node) -> None:
+    def _join_entries(self, node: Expr, a: Expr, b: Expr) -> None:
         first, second = self._entry_sizes(a), self._entry_sizes(b)
         if first and second:
             key, value = first.key.union(second.key), first.value.union(second.value)
             self._entries[node] = _Entries(first.kind, key, value)
 
 
-def _literal_size(node: Node) -> Span | None:
-    if isinstance(node, Literal):
+def _literal_size(node: Expr) -> Span | None:
+    if isinstance(node, LiteralExpr):
         return _fixed(len(node.value)) if isinstance(node.value, str | bytes) else _ONE
-    if isinstance(node, ListLiteral):
+    if isinstance(node, ListExpr):
         return _fixed(len(node.items))
-    if isinstance(node, MapLiteral):
+    if isinstance(node, MapExpr):
         return _fixed(len(node.entries))
     return None
 
@@ -455,7 +455,7 @@ def _list_call(factor: float, size: Span) -> _Rule:
 
 def _constant(operand: _Operand, default: int) -> int:
     node = operand.node
-    if isinstance(node, Literal) and type(node.value) is int:
+    if isinstance(node, LiteralExpr) and type(node.value) is int:
         return max(node.value, 0)
     return default
 
@@ -575,7 +575,7 @@ def _same_size(_: str, target: _Operand, __: list[_Operand]) -> _Rule:
 def _split_rule(_: str, target: _Operand, args: list[_Operand]) -> _Rule:
     size = target.bounds
     most = size.high
-    if len(args) > 1 and isinstance(args[1].node, Literal) and type(args[1].node.value) is int:
+    if len(args) > 1 and isinstance(args[1].node, LiteralExpr) and type(args[1].node.value) is int:
         most = args[1].node.value % 2**64
     return _Rule(size.scaled(2 * _STRING), Span(0, most))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from drakit.scheduler.cel.checker.validators import children
-from drakit.scheduler.cel.syntax.tree import Call, Ident, Literal, Node, Select
+from drakit.scheduler.cel.syntax.tree import CallExpr, Expr, IdentExpr, LiteralExpr, SelectExpr
 
 
 class Field(NamedTuple):
@@ -18,7 +18,7 @@ class Field(NamedTuple):
     name: str
 
 
-def fields_named(root: Node) -> Iterator[Field]:
+def fields_named(root: Expr) -> Iterator[Field]:
     """The fields an expression names with literal domain and name, outermost first."""
     pending = [root]
     while pending:
@@ -29,7 +29,7 @@ def fields_named(root: Node) -> Iterator[Field]:
         pending.extend(children(node))
 
 
-def all_fields(root: Node) -> frozenset[Field] | None:
+def all_fields(root: Expr) -> frozenset[Field] | None:
     """Every field an expression can look at; None when it uses ``device`` in any other way."""
     found: set[Field] = set()
     pending = [root]
@@ -38,44 +38,44 @@ def all_fields(root: Node) -> frozenset[Field] | None:
         field = _field(node)
         if field is not None:
             found.add(field)
-        elif isinstance(node, Ident) and node.name == "device":
+        elif isinstance(node, IdentExpr) and node.name == "device":
             return None
         else:
             pending.extend(children(node))
     return frozenset(found)
 
 
-def is_driver(node: Node) -> bool:
+def is_driver(node: Expr) -> bool:
     """Whether this is ``device.driver``."""
     return _of_device(node) == "driver"
 
 
-def _of_device(node: Node) -> str:
-    if isinstance(node, Select) and isinstance(node.operand, Ident):
+def _of_device(node: Expr) -> str:
+    if isinstance(node, SelectExpr) and isinstance(node.operand, IdentExpr):
         return node.field if node.operand.name == "device" else ""
     return ""
 
 
-def _field(node: Node) -> Field | None:
+def _field(node: Expr) -> Field | None:
     whole = _of_device(node)
     if whole in ("driver", "allowMultipleAllocations"):
         return Field(whole, "", "")
-    operand: Node
-    if isinstance(node, Select):
+    operand: Expr
+    if isinstance(node, SelectExpr):
         operand, name = node.operand, node.field
-    elif isinstance(node, Call) and node.function in ("_?._", "_[_]", "_[?_]"):
+    elif isinstance(node, CallExpr) and node.function in ("_?._", "_[_]", "_[?_]"):
         operand, argument = node.args
-        if not isinstance(argument, Literal) or not isinstance(argument.value, str):
+        if not isinstance(argument, LiteralExpr) or not isinstance(argument.value, str):
             return None
         name = argument.value
     else:
         return None
-    if not isinstance(operand, Call) or operand.function not in ("_[_]", "_[?_]"):
+    if not isinstance(operand, CallExpr) or operand.function not in ("_[_]", "_[?_]"):
         return None
     container, domain = operand.args
     part = _of_device(container)
     if part not in ("attributes", "capacity"):
         return None
-    if not isinstance(domain, Literal) or not isinstance(domain.value, str):
+    if not isinstance(domain, LiteralExpr) or not isinstance(domain.value, str):
         return None
     return Field(part, domain.value, name)

@@ -10,14 +10,14 @@ from drakit.scheduler.cel.checker.types import Type
 from drakit.scheduler.cel.errors import CelRuntimeError, CelTypeError
 from drakit.scheduler.cel.stdlib import printf, regex, times
 from drakit.scheduler.cel.syntax.tree import (
-    Call,
-    Comprehension,
-    ListLiteral,
-    Literal,
-    MapLiteral,
-    Node,
-    Select,
-    StructLiteral,
+    CallExpr,
+    ComprehensionExpr,
+    Expr,
+    ListExpr,
+    LiteralExpr,
+    MapExpr,
+    SelectExpr,
+    StructExpr,
 )
 
 _VERBS: Final = {
@@ -29,7 +29,7 @@ _VERBS: Final = {
 }  # fmt: skip
 
 
-def validate(root: Node, checked: Checked) -> None:
+def validate(root: Expr, checked: Checked) -> None:
     """Raise :class:`CelTypeError` for what the API server rejects in a well-typed expression."""
     _Validator(checked).visit(root, exempt=False)
 
@@ -39,14 +39,14 @@ class _Validator:
         self._types = checked.types
         self._checked = checked
 
-    def visit(self, node: Node, *, exempt: bool) -> None:
+    def visit(self, node: Expr, *, exempt: bool) -> None:
         """Check *node* and what is below; arguments of ``format`` may be of mixed types."""
-        if isinstance(node, ListLiteral) and not exempt:
+        if isinstance(node, ListExpr) and not exempt:
             self._same(
                 node.items,
                 [self._unwrapped(n, i in node.optional) for i, n in enumerate(node.items)],
             )
-        elif isinstance(node, MapLiteral) and not exempt:
+        elif isinstance(node, MapExpr) and not exempt:
             keys = [k for k, _ in node.entries]
             values = [v for _, v in node.entries]
             self._same(tuple(keys), [self._types[k] for k in keys])
@@ -54,28 +54,28 @@ class _Validator:
                 tuple(values),
                 [self._unwrapped(v, i in node.optional) for i, v in enumerate(values)],
             )
-        elif isinstance(node, Call):
+        elif isinstance(node, CallExpr):
             self._call(node)
             exempt = exempt or node.function == "format"
         for child in children(node):
             self.visit(child, exempt=exempt)
 
-    def _unwrapped(self, node: Node, optional: bool) -> Type:
+    def _unwrapped(self, node: Expr, optional: bool) -> Type:
         found = self._types[node]
         return found.params[0] if optional and found.params else found
 
-    def _same(self, nodes: tuple[Node, ...], found: list[Type]) -> None:
+    def _same(self, nodes: tuple[Expr, ...], found: list[Type]) -> None:
         for node, t in zip(nodes[1:], found[1:], strict=True):
             if t != found[0]:
                 raise CelTypeError(f"expected type '{found[0]}' but found '{t}'", node.at)
 
-    def _call(self, node: Call) -> None:
+    def _call(self, node: CallExpr) -> None:
         argument = node.args[-1] if node.args else None
-        if isinstance(argument, Literal) and isinstance(argument.value, str):
+        if isinstance(argument, LiteralExpr) and isinstance(argument.value, str):
             self._constant(node.function, argument.value, argument.at)
-        if node.function == "format" and isinstance(node.target, Literal):
+        if node.function == "format" and isinstance(node.target, LiteralExpr):
             arguments = node.args[0]
-            if isinstance(arguments, ListLiteral) and isinstance(node.target.value, str):
+            if isinstance(arguments, ListExpr) and isinstance(node.target.value, str):
                 self._format(node.target.value, arguments)
 
     def _constant(self, function: str, value: str, at: int) -> None:
@@ -91,7 +91,7 @@ class _Validator:
         except (CelRuntimeError, regex.RegexError):
             raise CelTypeError(f"invalid {function} argument", at) from None
 
-    def _format(self, template: str, arguments: ListLiteral) -> None:
+    def _format(self, template: str, arguments: ListExpr) -> None:
         try:
             verbs = [clause.verb for clause in printf.clauses(template) if clause.verb]
         except CelRuntimeError as error:
@@ -107,32 +107,32 @@ class _Validator:
                 arguments.at,
             )
 
-    def _verb(self, verb: str, node: Node) -> None:
+    def _verb(self, verb: str, node: Expr) -> None:
         found = self._types[node]
         if found.kind != "dyn" and found.kind not in _VERBS[verb]:
             raise CelTypeError(
                 f"error during formatting: %{verb} clause cannot be used on '{found}'", node.at
             )
-        if verb == "s" and isinstance(node, ListLiteral | MapLiteral):
+        if verb == "s" and isinstance(node, ListExpr | MapExpr):
             for child in children(node):
                 self._verb("s", child)
 
 
-def children(node: Node) -> Iterator[Node]:
+def children(node: Expr) -> Iterator[Expr]:
     """The nodes directly below, in the order of cel-go's expansion."""
-    if isinstance(node, Select):
+    if isinstance(node, SelectExpr):
         yield node.operand
-    elif isinstance(node, Call):
+    elif isinstance(node, CallExpr):
         if node.target is not None:
             yield node.target
         yield from node.args
-    elif isinstance(node, ListLiteral):
+    elif isinstance(node, ListExpr):
         yield from node.items
-    elif isinstance(node, MapLiteral):
+    elif isinstance(node, MapExpr):
         for key, value in node.entries:
             yield key
             yield value
-    elif isinstance(node, StructLiteral):
+    elif isinstance(node, StructExpr):
         yield from (value for _, value in node.fields)
-    elif isinstance(node, Comprehension):
+    elif isinstance(node, ComprehensionExpr):
         yield from (node.range, node.init, node.condition, node.step, node.result)

@@ -41,7 +41,7 @@ from drakit.scheduler.cel.values import (
 )
 
 Function = Callable[..., Value]
-LARGEST_LIST: Final = 1_000_000
+MAX_LIST_LENGTH: Final = 1_000_000
 """Beyond this a list cannot be walked within Kubernetes' cost limit anyway."""
 
 
@@ -215,7 +215,7 @@ def _slice(items: list[Value], start: int, end: int) -> list[Value]:
 
 
 def _range(count: int) -> list[Value]:
-    if not 0 <= count <= LARGEST_LIST:
+    if not 0 <= count <= MAX_LIST_LENGTH:
         raise CelRuntimeError(f"lists.range: size {count} is negative or too large")
     return list(range(count))
 

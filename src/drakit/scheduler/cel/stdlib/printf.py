@@ -24,7 +24,7 @@ from drakit.scheduler.cel.values import (
 
 _CLAUSE: Final = re.compile(r"(?:\.([0-9]*))?(.)?", re.DOTALL)
 _DEFAULT_PRECISION: Final = 6
-LARGEST_PRECISION: Final = 1000
+MAX_PRECISION: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def clauses(template: str) -> list[Clause]:
                 f'could not parse formatting clause: unrecognized formatting clause "{match[2]}"'
             )
         precision = None if match[1] is None else int(match[1][:9])
-        if precision is not None and precision > LARGEST_PRECISION:
+        if precision is not None and precision > MAX_PRECISION:
             raise CelRuntimeError(f"precision {precision} exceeds maximum allowed precision")
         found.append(Clause("", match[2], precision))
         at = match.end()

@@ -13,39 +13,39 @@ from drakit.scheduler.cel.errors import CelSyntaxError
 from drakit.scheduler.cel.syntax.tree import (
     ACCUMULATOR,
     UNUSED_VARIABLE,
-    Call,
-    Comprehension,
-    Ident,
-    ListLiteral,
-    Literal,
+    CallExpr,
+    ComprehensionExpr,
+    Expr,
+    IdentExpr,
+    ListExpr,
+    LiteralExpr,
     Macro,
-    MapLiteral,
-    Node,
-    Select,
+    MapExpr,
+    SelectExpr,
 )
 
-_Expander = Callable[[Node | None, tuple[Node, ...], int], Node | None]
+_Expander = Callable[[Expr | None, tuple[Expr, ...], int], Expr | None]
 
 
-def expand(name: str, target: Node | None, args: tuple[Node, ...], at: int) -> Node | None:
+def expand(name: str, target: Expr | None, args: tuple[Expr, ...], at: int) -> Expr | None:
     """The expansion of a call, or None when it is an ordinary one."""
     expander = _MACROS.get((name, len(args), target is not None))
     return expander(target, args, at) if expander else None
 
 
-def _variable(node: Node) -> str:
-    if not isinstance(node, Ident):
+def _variable(node: Expr) -> str:
+    if not isinstance(node, IdentExpr):
         raise CelSyntaxError("argument must be a simple name", node.at)
     if node.name in (ACCUMULATOR, "__result__"):
         raise CelSyntaxError("iteration variable overwrites accumulator variable", node.at)
     return node.name
 
 
-def _accumulator() -> Ident:
-    return Ident(ACCUMULATOR)
+def _accumulator() -> IdentExpr:
+    return IdentExpr(ACCUMULATOR)
 
 
-def _variables(args: tuple[Node, ...], count: int) -> tuple[str, str | None]:
+def _variables(args: tuple[Expr, ...], count: int) -> tuple[str, str | None]:
     first = _variable(args[0])
     if count == 1:
         return first, None
@@ -55,38 +55,38 @@ def _variables(args: tuple[Node, ...], count: int) -> tuple[str, str | None]:
     return first, second
 
 
-def _has(_: Node | None, args: tuple[Node, ...], at: int) -> Node:
-    if not isinstance(args[0], Select) or args[0].test:
+def _has(_: Expr | None, args: tuple[Expr, ...], at: int) -> Expr:
+    if not isinstance(args[0], SelectExpr) or args[0].test:
         raise CelSyntaxError("invalid argument to has() macro", args[0].at)
-    return Select(args[0].operand, args[0].field, True, at)
+    return SelectExpr(args[0].operand, args[0].field, True, at)
 
 
 def _quantifier(kind: str, variables: int) -> _Expander:
-    def build(target: Node | None, args: tuple[Node, ...], at: int) -> Node:
+    def build(target: Expr | None, args: tuple[Expr, ...], at: int) -> Expr:
         assert target is not None
         first, second = _variables(args, variables)
         predicate = args[-1]
         accumulator = _accumulator()
-        result: Node = _accumulator()
-        init: Node
-        condition: Node
+        result: Expr = _accumulator()
+        init: Expr
+        condition: Expr
         if kind == "all":
-            init = Literal(True, at)
-            condition = Call("@not_strictly_false", (accumulator,), None, at)
-            step = Call("_&&_", (_accumulator(), predicate), None, at)
+            init = LiteralExpr(True, at)
+            condition = CallExpr("@not_strictly_false", (accumulator,), None, at)
+            step = CallExpr("_&&_", (_accumulator(), predicate), None, at)
         elif kind == "exists":
-            init = Literal(False, at)
-            negated = Call("!_", (accumulator,), None, at)
-            condition = Call("@not_strictly_false", (negated,), None, at)
-            step = Call("_||_", (_accumulator(), predicate), None, at)
+            init = LiteralExpr(False, at)
+            negated = CallExpr("!_", (accumulator,), None, at)
+            condition = CallExpr("@not_strictly_false", (negated,), None, at)
+            step = CallExpr("_||_", (_accumulator(), predicate), None, at)
         else:
-            init = Literal(0, at)
-            condition = Literal(True, at)
-            more = Call("_+_", (accumulator, Literal(1, at)), None, at)
-            step = Call("_?_:_", (predicate, more, _accumulator()), None, at)
-            result = Call("_==_", (result, Literal(1, at)), None, at)
+            init = LiteralExpr(0, at)
+            condition = LiteralExpr(True, at)
+            more = CallExpr("_+_", (accumulator, LiteralExpr(1, at)), None, at)
+            step = CallExpr("_?_:_", (predicate, more, _accumulator()), None, at)
+            result = CallExpr("_==_", (result, LiteralExpr(1, at)), None, at)
         macro = Macro(kind, predicate)
-        return Comprehension(
+        return ComprehensionExpr(
             target, first, second, ACCUMULATOR, init, condition, step, result, macro, at
         )
 
@@ -94,92 +94,92 @@ def _quantifier(kind: str, variables: int) -> _Expander:
 
 
 def _collect(  # noqa: PLR0917 - the parts of a fold
-    target: Node, names: tuple[str, str | None], insert: Node, macro: Macro, init: Node, at: int
-) -> Node:
+    target: Expr, names: tuple[str, str | None], insert: Expr, macro: Macro, init: Expr, at: int
+) -> Expr:
     """A fold that adds to a list or a map, for elements that pass the macro's condition."""
     step = insert
     if macro.condition is not None:
-        step = Call("_?_:_", (macro.condition, insert, _accumulator()), None, at)
-    return Comprehension(
-        target, names[0], names[1], ACCUMULATOR, init, Literal(True, at), step, _accumulator(),
+        step = CallExpr("_?_:_", (macro.condition, insert, _accumulator()), None, at)
+    return ComprehensionExpr(
+        target, names[0], names[1], ACCUMULATOR, init, LiteralExpr(True, at), step, _accumulator(),
         macro, at,
     )  # fmt: skip
 
 
-def _appended(value: Node, at: int) -> Node:
-    return Call("_+_", (_accumulator(), ListLiteral((value,), frozenset(), at)), None, at)
+def _appended(value: Expr, at: int) -> Expr:
+    return CallExpr("_+_", (_accumulator(), ListExpr((value,), frozenset(), at)), None, at)
 
 
 def _mapping(kind: str, variables: int) -> _Expander:
-    def build(target: Node | None, args: tuple[Node, ...], at: int) -> Node:
+    def build(target: Expr | None, args: tuple[Expr, ...], at: int) -> Expr:
         assert target is not None
         names = _variables(args, variables)
         condition = args[variables] if len(args) == variables + 2 else None
         macro = Macro(kind, condition, args[-1])
         if kind == "map":
-            init: Node = ListLiteral((), frozenset(), at)
+            init: Expr = ListExpr((), frozenset(), at)
             return _collect(target, names, _appended(args[-1], at), macro, init, at)
         if kind == "transformMap":
-            inserted = (_accumulator(), Ident(names[0], at), args[-1])
+            inserted = (_accumulator(), IdentExpr(names[0], at), args[-1])
         else:
             inserted = (_accumulator(), args[-1])  # type: ignore[assignment]
-        insert = Call("cel.@mapInsert", inserted, None, at)
-        return _collect(target, names, insert, macro, MapLiteral((), frozenset(), at), at)
+        insert = CallExpr("cel.@mapInsert", inserted, None, at)
+        return _collect(target, names, insert, macro, MapExpr((), frozenset(), at), at)
 
     return build
 
 
-def _filter(target: Node | None, args: tuple[Node, ...], at: int) -> Node:
+def _filter(target: Expr | None, args: tuple[Expr, ...], at: int) -> Expr:
     assert target is not None
     name = _variable(args[0])
     macro = Macro("map", args[1], args[0])
     insert = _appended(args[0], at)
-    return _collect(target, (name, None), insert, macro, ListLiteral((), frozenset(), at), at)
+    return _collect(target, (name, None), insert, macro, ListExpr((), frozenset(), at), at)
 
 
-def _binding(variable: str, value: Node, body: Node, at: int) -> Node:
-    return Comprehension(
-        ListLiteral((), frozenset(), at), UNUSED_VARIABLE, None, variable, value,
-        Literal(False, at), Ident(variable, at), body, Macro("bind"), at,
+def _binding(variable: str, value: Expr, body: Expr, at: int) -> Expr:
+    return ComprehensionExpr(
+        ListExpr((), frozenset(), at), UNUSED_VARIABLE, None, variable, value,
+        LiteralExpr(False, at), IdentExpr(variable, at), body, Macro("bind"), at,
     )  # fmt: skip
 
 
-def _bind(target: Node | None, args: tuple[Node, ...], at: int) -> Node | None:
-    if not isinstance(target, Ident) or target.name != "cel":
+def _bind(target: Expr | None, args: tuple[Expr, ...], at: int) -> Expr | None:
+    if not isinstance(target, IdentExpr) or target.name != "cel":
         return None
-    if not isinstance(args[0], Ident):
+    if not isinstance(args[0], IdentExpr):
         raise CelSyntaxError("cel.bind() variable names must be simple identifiers", args[0].at)
     return _binding(args[0].name, args[1], args[2], at)
 
 
 def _optional_map(function: str) -> _Expander:
-    def build(target: Node | None, args: tuple[Node, ...], at: int) -> Node:
+    def build(target: Expr | None, args: tuple[Expr, ...], at: int) -> Expr:
         assert target is not None
-        if not isinstance(args[0], Ident):
+        if not isinstance(args[0], IdentExpr):
             raise CelSyntaxError(f"{function}() variable name must be a simple identifier", at)
-        body = _binding(args[0].name, Call("value", (), target, at), args[1], at)
+        body = _binding(args[0].name, CallExpr("value", (), target, at), args[1], at)
         if function == "optMap":
-            body = Call("optional.of", (body,), None, at)
-        nothing = Call("optional.none", (), None, at)
-        return Call("_?_:_", (Call("hasValue", (), target, at), body, nothing), None, at)
+            body = CallExpr("optional.of", (body,), None, at)
+        nothing = CallExpr("optional.none", (), None, at)
+        return CallExpr("_?_:_", (CallExpr("hasValue", (), target, at), body, nothing), None, at)
 
     return build
 
 
-def _sort_by(target: Node | None, args: tuple[Node, ...], at: int) -> Node | None:
+def _sort_by(target: Expr | None, args: tuple[Expr, ...], at: int) -> Expr | None:
     """``list.sortBy(x, key)`` is ``list.@sortByAssociatedKeys(list.map(x, key))``, bound once."""
     assert target is not None
-    if not isinstance(target, Ident | Select | ListLiteral | Comprehension | Call):
+    if not isinstance(target, IdentExpr | SelectExpr | ListExpr | ComprehensionExpr | CallExpr):
         raise CelSyntaxError("sortBy can only be applied to a list, identifier, comprehension, "
                              "call or select expression", target.at)  # fmt: skip
     name = _variable(args[0])
     bound = "@__sortBy_input__"
     macro = Macro("map", None, args[1])
     keys = _collect(
-        Ident(bound, at), (name, None), _appended(args[1], at), macro,
-        ListLiteral((), frozenset(), at), at,
+        IdentExpr(bound, at), (name, None), _appended(args[1], at), macro,
+        ListExpr((), frozenset(), at), at,
     )  # fmt: skip
-    body = Call("@sortByAssociatedKeys", (keys,), Ident(bound, at), at)
+    body = CallExpr("@sortByAssociatedKeys", (keys,), IdentExpr(bound, at), at)
     return _binding(bound, target, body, at)
 
 

@@ -9,19 +9,19 @@ from drakit.scheduler.cel.errors import CelSyntaxError
 from drakit.scheduler.cel.syntax import lexer
 from drakit.scheduler.cel.syntax.macros import expand
 from drakit.scheduler.cel.syntax.tree import (
-    Call,
-    Ident,
-    ListLiteral,
-    Literal,
-    MapLiteral,
-    Node,
-    Select,
-    StructLiteral,
+    CallExpr,
+    Expr,
+    IdentExpr,
+    ListExpr,
+    LiteralExpr,
+    MapExpr,
+    SelectExpr,
+    StructExpr,
 )
 
-LONGEST_EXPRESSION: Final = 10 * 1024
+MAX_EXPRESSION_BYTES: Final = 10 * 1024
 """CELSelectorExpressionMaxLength: the API server rejects longer texts."""
-DEEPEST_NESTING: Final = 250
+MAX_NESTING: Final = 250
 """cel-go's parser gives up beyond this recursion depth."""
 
 _RESERVED: Final = frozenset(
@@ -39,11 +39,11 @@ _NUMBERS: Final = ("int", "float")
 _T = TypeVar("_T")
 
 
-def parse(text: str) -> Node:
+def parse(text: str) -> Expr:
     """Parse an expression. Raises :class:`CelSyntaxError` with the position."""
-    if len(text.encode("utf-8", "surrogatepass")) > LONGEST_EXPRESSION:
+    if len(text.encode("utf-8", "surrogatepass")) > MAX_EXPRESSION_BYTES:
         raise CelSyntaxError(
-            f"the expression has more than {LONGEST_EXPRESSION} bytes, the limit of the API server"
+            f"the expression has more than {MAX_EXPRESSION_BYTES} bytes, the limit of the API server"
         )
     parser = _Parser(lexer.tokens(text))
     node = parser.expression()
@@ -84,14 +84,14 @@ class _Parser:
 
     def _descend(self) -> None:
         self._depth += 1
-        if self._depth > DEEPEST_NESTING:
+        if self._depth > MAX_NESTING:
             raise CelSyntaxError(
-                f"expression recursion limit exceeded: {DEEPEST_NESTING}", self._token.at
+                f"expression recursion limit exceeded: {MAX_NESTING}", self._token.at
             )
 
     # -- grammar --------------------------------------------------------------------------------
 
-    def expression(self) -> Node:
+    def expression(self) -> Expr:
         """``a ? b : c`` and everything that binds tighter."""
         self._descend()
         condition = self._logical("||", "_||_", self._conjunction)
@@ -100,20 +100,20 @@ class _Parser:
             then = self._logical("||", "_||_", self._conjunction)
             self.expect(":")
             otherwise = self.expression()
-            condition = Call("_?_:_", (condition, then, otherwise), None, question.at)
+            condition = CallExpr("_?_:_", (condition, then, otherwise), None, question.at)
         self._depth -= 1
         return condition
 
-    def _conjunction(self) -> Node:
+    def _conjunction(self) -> Expr:
         return self._logical("&&", "_&&_", lambda: self._binary(0))
 
-    def _logical(self, kind: str, function: str, term: Callable[[], Node]) -> Node:
+    def _logical(self, kind: str, function: str, term: Callable[[], Expr]) -> Expr:
         terms = [term()]
         while self._accept(kind):
             terms.append(term())
         return _balanced(function, terms)
 
-    def _binary(self, level: int) -> Node:
+    def _binary(self, level: int) -> Expr:
         if level == len(_LEVELS):
             return self._unary()
         left = self._binary(level + 1)
@@ -122,14 +122,14 @@ class _Parser:
             token = self._token
             self._next += 1
             chain += 1
-            if self._depth + chain > DEEPEST_NESTING:  # left recursion counts in cel-go, too
+            if self._depth + chain > MAX_NESTING:  # left recursion counts in cel-go, too
                 raise CelSyntaxError(
-                    f"expression recursion limit exceeded: {DEEPEST_NESTING}", token.at
+                    f"expression recursion limit exceeded: {MAX_NESTING}", token.at
                 )
-            left = Call(function, (left, self._binary(level + 1)), None, token.at)
+            left = CallExpr(function, (left, self._binary(level + 1)), None, token.at)
         return left
 
-    def _unary(self) -> Node:
+    def _unary(self) -> Expr:
         token = self._token
         function = {"!": "!_", "-": "-_"}.get(token.kind)
         if function is None:
@@ -141,9 +141,9 @@ class _Parser:
             return self._member()  # the sign belongs to the literal
         self._next += count
         operand = self._member()
-        return Call(function, (operand,), None, token.at) if count % 2 else operand
+        return CallExpr(function, (operand,), None, token.at) if count % 2 else operand
 
-    def _member(self) -> Node:
+    def _member(self) -> Expr:
         node = self._primary()
         steps = 0
         while True:
@@ -156,16 +156,16 @@ class _Parser:
                 function = "_[?_]" if self._accept("?") else "_[_]"
                 index = self.expression()
                 self.expect("]")
-                node = Call(function, (node, index), None, token.at)
+                node = CallExpr(function, (node, index), None, token.at)
             else:
                 return node
             steps += 1
-            if self._depth + steps > DEEPEST_NESTING:
+            if self._depth + steps > MAX_NESTING:
                 raise CelSyntaxError(
-                    f"expression recursion limit exceeded: {DEEPEST_NESTING}", token.at
+                    f"expression recursion limit exceeded: {MAX_NESTING}", token.at
                 )
 
-    def _selection(self, operand: Node, at: int) -> Node:
+    def _selection(self, operand: Expr, at: int) -> Expr:
         optional = self._accept("?") is not None
         quoted = self._accept("quoted")
         if quoted is not None:
@@ -174,12 +174,14 @@ class _Parser:
             name = self.expect("ident").text
             if not optional and self._accept("("):
                 arguments = self._arguments()
-                return expand(name, operand, arguments, at) or Call(name, arguments, operand, at)
+                return expand(name, operand, arguments, at) or CallExpr(
+                    name, arguments, operand, at
+                )
         if optional:
-            return Call("_?._", (operand, Literal(name, at)), None, at)
-        return Select(operand, name, False, at)
+            return CallExpr("_?._", (operand, LiteralExpr(name, at)), None, at)
+        return SelectExpr(operand, name, False, at)
 
-    def _arguments(self) -> tuple[Node, ...]:
+    def _arguments(self) -> tuple[Expr, ...]:
         if self._accept(")"):
             return ()
         found = [self.expression()]
@@ -188,7 +190,7 @@ class _Parser:
         self.expect(")")
         return tuple(found)
 
-    def _primary(self) -> Node:
+    def _primary(self) -> Expr:
         token = self._token
         if token.kind in (".", "ident"):
             return self._name()
@@ -207,29 +209,29 @@ class _Parser:
             raise self._unexpected("a value")
         return literal
 
-    def _literal(self, token: lexer.Token) -> Literal | None:
+    def _literal(self, token: lexer.Token) -> LiteralExpr | None:
         negative = token.kind == "-"
         if negative:
             token = self._token
             self._next += 1
         match token.kind:
             case "int":
-                return Literal(lexer.integer(token.text, negative, token.at), token.at)
+                return LiteralExpr(lexer.integer(token.text, negative, token.at), token.at)
             case "float":
-                return Literal(lexer.double(token.text, negative, token.at), token.at)
+                return LiteralExpr(lexer.double(token.text, negative, token.at), token.at)
             case "uint":
-                return Literal(lexer.unsigned(token.text, token.at), token.at)
+                return LiteralExpr(lexer.unsigned(token.text, token.at), token.at)
             case "string":
-                return Literal(lexer.string(token.text, token.at), token.at)
+                return LiteralExpr(lexer.string(token.text, token.at), token.at)
             case "bytes":
-                return Literal(lexer.byte_string(token.text, token.at), token.at)
+                return LiteralExpr(lexer.byte_string(token.text, token.at), token.at)
             case "true" | "false":
-                return Literal(token.kind == "true", token.at)
+                return LiteralExpr(token.kind == "true", token.at)
             case "null":
-                return Literal(None, token.at)
+                return LiteralExpr(None, token.at)
         return None
 
-    def _name(self) -> Node:
+    def _name(self) -> Expr:
         leading = "." if self._accept(".") else ""
         token = self.expect("ident")
         if self._begins_message():
@@ -239,8 +241,10 @@ class _Parser:
         name = leading + token.text
         if self._accept("("):
             arguments = self._arguments()
-            return expand(name, None, arguments, token.at) or Call(name, arguments, None, token.at)
-        return Ident(name, token.at)
+            return expand(name, None, arguments, token.at) or CallExpr(
+                name, arguments, None, token.at
+            )
+        return IdentExpr(name, token.at)
 
     def _begins_message(self) -> bool:
         """Whether ``a.b.c{`` follows: a message literal rather than a selection."""
@@ -249,11 +253,11 @@ class _Parser:
             at += 2
         return self._tokens[at].kind == "{"
 
-    def _message(self, name: str, at: int) -> Node:
+    def _message(self, name: str, at: int) -> Expr:
         while self._accept("."):
             name += "." + self.expect("ident").text
         self.expect("{")
-        fields: list[tuple[str, Node]] = []
+        fields: list[tuple[str, Expr]] = []
         while not self._accept("}"):
             self._accept("?")
             quoted = self._accept("quoted")
@@ -263,17 +267,17 @@ class _Parser:
             if not self._accept(","):
                 self.expect("}")
                 break
-        return StructLiteral(name, tuple(fields), at)
+        return StructExpr(name, tuple(fields), at)
 
-    def _list(self, at: int) -> Node:
+    def _list(self, at: int) -> Expr:
         items, optional = self._elements("]", self.expression)
-        return ListLiteral(tuple(items), optional, at)
+        return ListExpr(tuple(items), optional, at)
 
-    def _map(self, at: int) -> Node:
+    def _map(self, at: int) -> Expr:
         entries, optional = self._elements("}", self._entry)
-        return MapLiteral(tuple(entries), optional, at)
+        return MapExpr(tuple(entries), optional, at)
 
-    def _entry(self) -> tuple[Node, Node]:
+    def _entry(self) -> tuple[Expr, Expr]:
         key = self.expression()
         self.expect(":")
         return key, self.expression()
@@ -294,10 +298,10 @@ class _Parser:
         return found, frozenset(optional)
 
 
-def _balanced(function: str, terms: list[Node]) -> Node:
+def _balanced(function: str, terms: list[Expr]) -> Expr:
     """Join the terms of a chain as a balanced tree, as cel-go does."""
     if len(terms) == 1:
         return terms[0]
     middle = len(terms) // 2
     left, right = _balanced(function, terms[:middle]), _balanced(function, terms[middle:])
-    return Call(function, (left, right), None, right.at)
+    return CallExpr(function, (left, right), None, right.at)

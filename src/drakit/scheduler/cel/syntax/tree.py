@@ -1,7 +1,7 @@
 """The syntax tree of an expression.
 
 Nodes are compared by identity, so that the checker can keep types in a dictionary beside the tree.
-Macros are expanded by the parser exactly as cel-go expands them; :attr:`Comprehension.macro` keeps
+Macros are expanded by the parser exactly as cel-go expands them; :attr:`ComprehensionExpr.macro` keeps
 the original form for the evaluator.
 """
 
@@ -24,7 +24,7 @@ Constant: TypeAlias = bool | int | UInt | float | str | bytes | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Literal:
+class LiteralExpr:
     """A constant."""
 
     value: Constant
@@ -32,7 +32,7 @@ class Literal:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ident:
+class IdentExpr:
     """A name; a leading dot is kept."""
 
     name: str
@@ -40,49 +40,49 @@ class Ident:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Select:
+class SelectExpr:
     """``operand.field``; *test* for ``has(operand.field)``."""
 
-    operand: Node
+    operand: Expr
     field: str
     test: bool = False
     at: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Call:
+class CallExpr:
     """A function, operator (``_+_``) or, with a *target*, a method."""
 
     function: str
-    args: tuple[Node, ...]
-    target: Node | None = None
+    args: tuple[Expr, ...]
+    target: Expr | None = None
     at: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ListLiteral:
+class ListExpr:
     """``[a, ?b]``; *optional* has the positions of elements marked ``?``."""
 
-    items: tuple[Node, ...]
+    items: tuple[Expr, ...]
     optional: frozenset[int] = frozenset()
     at: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MapLiteral:
+class MapExpr:
     """``{k: v, ?k: v}``."""
 
-    entries: tuple[tuple[Node, Node], ...]
+    entries: tuple[tuple[Expr, Expr], ...]
     optional: frozenset[int] = frozenset()
     at: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StructLiteral:
+class StructExpr:
     """``Type{field: value}``."""
 
     type_name: str
-    fields: tuple[tuple[str, Node], ...]
+    fields: tuple[tuple[str, Expr], ...]
     at: int = 0
 
 
@@ -91,26 +91,33 @@ class Macro:
     """What a comprehension was written as: ``all``, ``map``, ``bind`` and so on."""
 
     name: str
-    condition: Node | None = None
-    value: Node | None = None
+    condition: Expr | None = None
+    value: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Comprehension:
+class ComprehensionExpr:
     """A fold over a list or a map, the only loop of the language."""
 
-    range: Node
+    range: Expr
     variable: str
     second: str | None
     accumulator: str
-    init: Node
-    condition: Node
-    step: Node
-    result: Node
+    init: Expr
+    condition: Expr
+    step: Expr
+    result: Expr
     macro: Macro
     at: int = 0
 
 
-Node: TypeAlias = (
-    Literal | Ident | Select | Call | ListLiteral | MapLiteral | StructLiteral | Comprehension
+Expr: TypeAlias = (
+    LiteralExpr
+    | IdentExpr
+    | SelectExpr
+    | CallExpr
+    | ListExpr
+    | MapExpr
+    | StructExpr
+    | ComprehensionExpr
 )

@@ -67,7 +67,7 @@ class LineSplitter:
 def parse_event(line: bytes, resource: Resource[T], target: str) -> WatchEvent[T]:
     """Read one line of a watch.
 
-    An ``ERROR`` event is raised as the error its ``Status`` stands for (``Gone`` for 410); anything
+    An ``ERROR`` event is raised as the error its ``Status`` stands for (``GoneError`` for 410); anything
     that is no event raises :class:`ProtocolError`.
     """
     try:

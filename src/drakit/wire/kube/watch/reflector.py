@@ -12,7 +12,14 @@ from typing import Final, Generic, TypeVar
 
 from drakit.wire.kube.backoff import Backoff
 from drakit.wire.kube.client import EVERYTHING, WATCH_SECONDS, Client, Selection
-from drakit.wire.kube.errors import ApiError, Busy, DecodeError, Gone, KubeError, Unauthorized
+from drakit.wire.kube.errors import (
+    ApiError,
+    DecodeError,
+    GoneError,
+    KubeError,
+    ServerBusyError,
+    UnauthorizedError,
+)
 from drakit.wire.kube.resources import Object, Resource
 from drakit.wire.kube.watch.decoder import EventKind, WatchEvent
 from drakit.wire.kube.watch.store import Listener, Store
@@ -149,10 +156,12 @@ class Reflector(Generic[T]):
     def _failed(self, error: KubeError) -> None:
         # Whatever the server itself objects to may be our version: too old (410), or
         # none it knows. Only "not now" and "not you" leave it as good as it was.
-        if isinstance(error, ApiError) and not isinstance(error, Busy | Unauthorized):
+        if isinstance(error, ApiError) and not isinstance(
+            error, ServerBusyError | UnauthorizedError
+        ):
             self._version = ""
         self.last_error = error
-        if isinstance(error, Gone):
+        if isinstance(error, GoneError):
             log.info("%s: listing again: %s", self._resource, error)
         elif not self._failing:
             self._failing = True

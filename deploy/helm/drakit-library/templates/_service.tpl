@@ -1,3 +1,4 @@
+{{- define "drakit.service" -}}
 {{- if .Values.metricsService.create }}
 apiVersion: v1
 kind: Service
@@ -18,3 +19,4 @@ spec:
       port: {{ .Values.healthPort }}
       targetPort: http
 {{- end }}
+{{- end -}}

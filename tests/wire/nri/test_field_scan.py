@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drakit.wire.nri import events, nri_pb2, session, ttrpc_pb2, walking
+from drakit.wire.nri import events, field_scan, nri_pb2, session, ttrpc_pb2
 from drakit.wire.nri.events import Synchronize
 from drakit.wire.nri.frames import REQUEST, encode_frame
 from drakit.wire.nri.mux import mux_message
@@ -157,8 +157,8 @@ def test_an_envelope_is_what_the_library_makes_of_it(data: bytes, more: Any) -> 
 
 def test_a_field_that_is_cut_off_is_not_walked() -> None:
     for data in (b"\x0a\x05abc", b"\x0a", b"\x80", b"\x0d123", b"\x09123", b"\x18\x80"):
-        with pytest.raises(walking.UnusualError):
-            list(walking.fields(memoryview(data)))
+        with pytest.raises(field_scan.UnusualError):
+            list(field_scan.fields(memoryview(data)))
 
 
 READER = """

@@ -1,5 +1,6 @@
+{{- define "drakit.networkpolicy" -}}
 {{- if .Values.networkPolicy.create }}
-# Who may reach the port of /metrics and /readyz. The kubelet's probes come from the node itself and always may.
+# Peers that may reach the port of /metrics and /readyz. Kubelet probes come from the node itself and are always allowed.
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata:
@@ -23,3 +24,4 @@ spec:
   ingress: []
   {{- end }}
 {{- end }}
+{{- end -}}

@@ -1,3 +1,4 @@
+{{- define "drakit.rbac" -}}
 {{- if .Values.rbac.create }}
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -6,7 +7,7 @@ metadata:
   labels:
     {{- include "driver.labels" . | nindent 4 }}
 rules:
-  # The node's UID, for the owner reference of its slices.
+  # Node UID, for the owner reference of the ResourceSlices.
   - apiGroups: [""]
     resources: [nodes]
     verbs: [get]
@@ -35,3 +36,4 @@ subjects:
     name: {{ include "driver.account" . }}
     namespace: {{ .Release.Namespace }}
 {{- end }}
+{{- end -}}

@@ -1,3 +1,4 @@
+{{- define "drakit.admissionpolicy" -}}
 {{- if .Values.admissionPolicy.create }}
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
@@ -38,7 +39,7 @@ spec:
     - expression: variables.slice.spec.driver == "{{ include "driver.dra" . }}"
       reason: Forbidden
       messageExpression: >-
-        "this is the driver {{ include "driver.dra" . }} and may not write slices of the driver '" + variables.slice.spec.driver + "'"
+        "the driver {{ include "driver.dra" . }} may not write slices of the driver '" + variables.slice.spec.driver + "'"
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
@@ -51,7 +52,7 @@ spec:
   validationActions: [Deny]
 {{- if include "driver.writesClaims" . }}
 ---
-# The right to patch the status of claims holds for all of them: RBAC knows neither nodes nor fields.
+# RBAC cannot restrict a patch of the claim status by node or field; this policy does.
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata:
@@ -74,7 +75,7 @@ spec:
     - name: userNode
       expression: >-
         request.userInfo.extra[?'authentication.kubernetes.io/node-name'][0].orValue('')
-    # What the driver may write: the status of its own devices of its own node, which is the name of their pool.
+    # The driver may write only the status of its own devices on its own node. The pool name is the node name.
     - name: foreignBefore
       expression: >-
         oldObject.?status.devices.orValue([]).filter(d, d.driver != "{{ include "driver.dra" . }}" || d.pool != variables.userNode)
@@ -84,7 +85,7 @@ spec:
   validations:
     - expression: request.operation == "UPDATE" && request.subResource == "status"
       reason: Forbidden
-      message: this driver may write nothing of claims but their status
+      message: this driver may write only the status of claims
     - expression: variables.userNode != ""
       reason: Forbidden
       message: no node name in the credential; the driver must use its pod's own service account token
@@ -93,18 +94,18 @@ spec:
         r.driver == "{{ include "driver.dra" . }}" && r.pool == variables.userNode)
       reason: Forbidden
       messageExpression: >-
-        "this driver runs on node '" + variables.userNode + "' and may not write the status of claims that hold none of its devices"
+        "this driver runs on node '" + variables.userNode + "' and may not write the status of claims without its devices"
     - expression: >-
         object.?status.allocation == oldObject.?status.allocation &&
         object.?status.reservedFor == oldObject.?status.reservedFor
       reason: Forbidden
-      message: this driver may change neither the allocation of a claim nor who it is reserved for
+      message: this driver may not change the allocation or reservedFor of a claim
     - expression: >-
         variables.foreignAfter.all(d, d in variables.foreignBefore) &&
         variables.foreignBefore.all(d, d in variables.foreignAfter)
       reason: Forbidden
       messageExpression: >-
-        "this driver may write the status of devices of {{ include "driver.dra" . }} on node '" + variables.userNode + "' only"
+        "this driver may write only the status of devices of {{ include "driver.dra" . }} on node '" + variables.userNode + "'"
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
@@ -117,3 +118,4 @@ spec:
   validationActions: [Deny]
 {{- end }}
 {{- end }}
+{{- end -}}

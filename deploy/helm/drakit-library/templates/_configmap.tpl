@@ -1,3 +1,4 @@
+{{- define "drakit.configmap" -}}
 apiVersion: v1
 kind: ConfigMap
 metadata:
@@ -8,3 +9,4 @@ metadata:
 data:
   config.yaml: |
     {{- .Values.driverConfig | toYaml | nindent 4 }}
+{{- end -}}

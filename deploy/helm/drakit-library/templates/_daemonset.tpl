@@ -1,3 +1,4 @@
+{{- define "drakit.daemonset" -}}
 apiVersion: apps/v1
 kind: DaemonSet
 metadata:
@@ -70,7 +71,7 @@ spec:
           ports:
             - name: http
               containerPort: {{ .Values.healthPort }}
-          # Nothing but the runtime's own sockets and the directories below; root, because those belong to root.
+          # Access is limited to the sockets and directories mounted below; root, because they are owned by root.
           securityContext:
             privileged: false
             allowPrivilegeEscalation: false
@@ -84,7 +85,7 @@ spec:
             seLinuxOptions:
               {{- toYaml . | nindent 14 }}
             {{- end }}
-          # No liveness probe: whoever can reach the port could make it fail. A driver that hangs ends itself.
+          # No liveness probe: any client that reaches the port could make it fail. A driver that hangs terminates itself.
           readinessProbe:
             httpGet:
               path: /readyz
@@ -103,7 +104,7 @@ spec:
               mountPath: {{ .Values.kubeletRootDir }}/plugins_registry
             - name: cdi
               mountPath: {{ .Values.cdiDir }}
-            # The directory, not the socket: the runtime makes a new socket at every start.
+            # The directory, not the socket: the runtime creates a new socket at every start.
             - name: nri
               mountPath: {{ .Values.nriSocketDir }}
             - name: cgroup
@@ -138,3 +139,4 @@ spec:
         {{- with include "driver.volumes" . }}
         {{- . | nindent 8 }}
         {{- end }}
+{{- end -}}

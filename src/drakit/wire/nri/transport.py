@@ -14,12 +14,12 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from drakit.wire.nri.mux import MuxError
-from drakit.wire.nri.session import Code, Request, Response, Session, StatusError
+from drakit.wire.nri.session import Code, RpcRequest, RpcResponse, Session, StatusError
 
 log = logging.getLogger(__name__)
 
 
-class Trunk(asyncio.Protocol):
+class Transport(asyncio.Protocol):
     """One connected NRI socket.
 
     *answer* makes the payload of the answer to a request, or raises :class:`StatusError`; any
@@ -31,9 +31,9 @@ class Trunk(asyncio.Protocol):
         self,
         session: Session,
         *,
-        answer: Callable[[Request], Awaitable[bytes]],
-        patience: Callable[[Request], float],
-        late: Callable[[Request], None] = lambda request: None,
+        answer: Callable[[RpcRequest], Awaitable[bytes]],
+        patience: Callable[[RpcRequest], float],
+        late: Callable[[RpcRequest], None] = lambda request: None,
     ) -> None:
         self._late = late
         self._session = session
@@ -62,7 +62,7 @@ class Trunk(asyncio.Protocol):
             self.abort(str(error))
             return
         for event in events:
-            if isinstance(event, Request):
+            if isinstance(event, RpcRequest):
                 self._start(event)
             else:
                 self._finish_call(event)
@@ -87,7 +87,7 @@ class Trunk(asyncio.Protocol):
 
     # -- serving --------------------------------------------------------------------------
 
-    def _start(self, request: Request) -> None:
+    def _start(self, request: RpcRequest) -> None:
         patience = self._patience(request)
         if patience <= 0:
             self._overdue(request, None)
@@ -102,7 +102,7 @@ class Trunk(asyncio.Protocol):
 
         task.add_done_callback(done)
 
-    def _overdue(self, request: Request, task: asyncio.Task[None] | None) -> None:
+    def _overdue(self, request: RpcRequest, task: asyncio.Task[None] | None) -> None:
         """Answer in the handler's place. Does not depend on the handler letting go."""
         log.error("%s was not handled in time and is answered with an error", request.method)
         self._session.fail(
@@ -116,7 +116,7 @@ class Trunk(asyncio.Protocol):
             self._late(request)
             task.cancel()
 
-    async def _serve(self, request: Request) -> None:
+    async def _serve(self, request: RpcRequest) -> None:
         try:
             payload = await self._answer(request)
         except StatusError as error:
@@ -163,7 +163,7 @@ class Trunk(asyncio.Protocol):
         finally:
             del self._calls[stream]
 
-    def _finish_call(self, response: Response) -> None:
+    def _finish_call(self, response: RpcResponse) -> None:
         future = self._calls.get(response.stream)
         if future is None or future.done():  # given up meanwhile
             return

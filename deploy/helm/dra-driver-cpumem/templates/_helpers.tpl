@@ -1,1 +1,0 @@
-../../dra-driver-cpu/templates/_helpers.tpl
