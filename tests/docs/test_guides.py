@@ -64,9 +64,9 @@ def test_the_quickstart_shows_what_such_a_machine_gives(tmp_path: Path) -> None:
     assert allowed(own) == entries[0].exclusive("cpu")
     assert shown("kubectl exec from-template") == [str(entries[0].exclusive("cpu"))]
     (others,) = shown("kubectl logs other")
-    assert allowed(others) == driver.node.shared(PreparedClaims(entries))
+    assert allowed(others) == driver.cpus.shared(PreparedClaims(entries))
     (after,) = shown("kubectl exec other")
-    assert allowed(after) == driver.node.shared(PreparedClaims())
+    assert allowed(after) == driver.cpus.shared(PreparedClaims())
 
 
 def test_every_step_of_the_quickstart_has_a_check() -> None:

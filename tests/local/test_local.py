@@ -51,7 +51,7 @@ async def test_whole_cores_and_individual_cpus(tmp_path: Path) -> None:
     grouped = node(tmp_path)
     (taken,) = await grouped.take([fresh_claim(simple_claim(2))])
     cpus = taken.entry.exclusive("cpu")
-    assert grouped.driver.node.machine.by_id[cpus.min()].siblings == cpus  # type: ignore[attr-defined]
+    assert grouped.driver.cpus.machine.by_id[cpus.min()].siblings == cpus  # type: ignore[attr-defined]
     single = node(tmp_path, cpu_device_mode="individual")
     with pytest.raises(RejectedError, match="is held by claim default/2-cpus-"):
         await single.take([fresh_claim(simple_claim(2, "individual"))])

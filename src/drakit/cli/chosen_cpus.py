@@ -215,9 +215,9 @@ def _grouped(
                 planned.append(Holder(claim_name(claim), assign(claim)))
     except RejectedError as error:
         return Unknown(f"dra-driver-cpu would refuse when the pod starts: {error}")
-    left = driver.node.offered - CpuSet.union(h.cpus for h in (*held, *planned))
+    left = driver.cpus.offered - CpuSet.union(h.cpus for h in (*held, *planned))
     remark = "claims there before are taken to have been placed oldest first" if held else ""
-    return Chosen(driver.node.machine, tuple(planned), tuple(held), left, remark)
+    return Chosen(driver.cpus.machine, tuple(planned), tuple(held), left, remark)
 
 
 def _identified(claim: ResourceClaim) -> ResourceClaim:

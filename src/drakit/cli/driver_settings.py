@@ -15,14 +15,15 @@ from typing import Any, Final
 from drakit.cli.checkpoint_view import look
 from drakit.cli.errors import Problem
 from drakit.drivers.cpu.config import CpuConfig, CpuSettings
-from drakit.drivers.cpu.driver import CpuDriver, cpu_driver
+from drakit.drivers.cpu.driver import cpu_driver
 from drakit.drivers.cpu.program import PROGRAM as CPU
-from drakit.drivers.cpumem.driver import CpuMem, cpumem_driver
+from drakit.drivers.cpumem.driver import cpumem_driver
 from drakit.drivers.cpumem.hugepages.configured import machine_and_growth
 from drakit.drivers.cpumem.kinds import DRIVER as CPUMEM_NAME
 from drakit.drivers.cpumem.others import held_by_others
 from drakit.drivers.cpumem.program import PROGRAM as CPUMEM
 from drakit.drivers.cpumem.settings import CpuMemConfig
+from drakit.drivers.models.node_driver import NodeDriver
 from drakit.kit.config.options import listen_address, node_name
 from drakit.kit.config.settings import ConfigurationError, add_flags, resolve, settings_of
 from drakit.kit.program import Program
@@ -42,7 +43,7 @@ class DriverSettings:
     sources: Mapping[str, str]
     node: str
 
-    def driver(self) -> CpuDriver | CpuMem:
+    def driver(self) -> NodeDriver:
         """The driver for the machine as it is now. Raises ``OSError``."""
         config = self.config
         if isinstance(config, CpuMemConfig):

@@ -14,12 +14,13 @@ from drakit.core.objects import DeviceClass, ResourceClaim
 from drakit.draw.machine_tree import human_bytes
 from drakit.draw.marks import Mark
 from drakit.drivers.cpu.config import CpuConfig
-from drakit.drivers.cpu.driver import CpuDriver, cpu_driver
-from drakit.drivers.cpumem.driver import CpuMem, cpumem_driver
+from drakit.drivers.cpu.driver import cpu_driver
+from drakit.drivers.cpumem.driver import cpumem_driver
 from drakit.drivers.cpumem.kinds import DRIVER as CPUMEM
 from drakit.drivers.cpumem.others import held_by_others
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.drivers.models.cpus import NodeCpus
+from drakit.drivers.models.node_driver import NodeDriver
 from drakit.kit.driver import PreparedClaim
 from drakit.local import node_drivers as nodedrivers
 from drakit.local.node import LocalNode, state_directory
@@ -28,7 +29,7 @@ from drakit.machine.discover import discover
 from drakit.machine.model import Machine
 
 CPU_DRIVER: Final = "dra.cpu"
-LocalDriver = CpuDriver | CpuMem
+LocalDriver = NodeDriver
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -156,7 +157,7 @@ def _driver_of(class_name: str, classes: Mapping[str, DeviceClass]) -> str:
 
 def cpus_of(driver: LocalDriver) -> NodeCpus:
     """The CPUs of the machine as a driver offers them."""
-    return driver.inventory.cpus if isinstance(driver, CpuMem) else driver.node
+    return driver.cpus
 
 
 def entry_marks(entries: Sequence[PreparedClaim]) -> list[Mark]:

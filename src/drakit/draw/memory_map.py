@@ -9,8 +9,7 @@ from drakit.cli.local_node import amounts_of, entry_marks
 from drakit.draw.machine_tree import human_bytes
 from drakit.draw.marks import Mark
 from drakit.draw.terminal import Terminal
-from drakit.drivers.cpumem.inventory import Inventory
-from drakit.drivers.cpumem.kinds import CPU, amount_key
+from drakit.drivers.models.node_driver import NodeAmount
 from drakit.kit.driver import PreparedClaim
 
 _WIDEST_BAR: Final = 32
@@ -18,7 +17,7 @@ _NARROWEST_BAR: Final = 8
 
 
 def memory_lines(
-    inventory: Inventory, entries: Sequence[PreparedClaim], terminal: Terminal
+    amounts: Sequence[NodeAmount], entries: Sequence[PreparedClaim], terminal: Terminal
 ) -> list[str]:
     """A line for each kind on each node that is offered or held; CPUs are drawn elsewhere."""
     marks = entry_marks(entries)
@@ -26,12 +25,10 @@ def memory_lines(
     for entry, mark in zip(entries, marks, strict=True):
         for key, amount in amounts_of(entry).items():
             held.setdefault(key, []).append((mark, amount))
-    rows = []
-    for stock in inventory.stocks:
-        for kind, total in stock.amounts.items():
-            if kind != CPU:
-                title = f"node {stock.node} {kind.node_resource}"
-                rows.append((title, held.get(amount_key(stock.node, kind), []), total))
+    rows = [
+        (f"node {each.numa_node} {each.resource}", held.get(each.key, []), each.offered)
+        for each in amounts
+    ]
     width = max((len(title) for title, _, _ in rows), default=0)
     room = min(_WIDEST_BAR, max(_NARROWEST_BAR, terminal.width - width - 40))
     return [

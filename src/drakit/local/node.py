@@ -32,15 +32,12 @@ from drakit.core.objects import (
     ResourceSlice,
 )
 from drakit.core.pods import Node, Pod, PodResourceClaim, PodSpec
-from drakit.core.quantity import Quantity
 from drakit.drivers.cpumem.classes import combined_classes, split_classes
-from drakit.drivers.cpumem.driver import CpuMem
-from drakit.drivers.cpumem.kinds import CPU, amount_key
 from drakit.drivers.cpumem.kinds import DRIVER as CPUMEM
-from drakit.drivers.models.grouped import CAPACITY, GroupedCpus
+from drakit.drivers.models.node_driver import NodeDriver
 from drakit.kit.claims.checkpoint import Checkpoint, Transaction, entry_of
 from drakit.kit.claims.resource_claims import claim_for
-from drakit.kit.driver import Driver, PreparedClaim, PreparedClaims
+from drakit.kit.driver import PreparedClaim, PreparedClaims
 from drakit.kit.slices.preview import preview_slices
 from drakit.local import tether
 from drakit.scheduler.allocator.search import ClaimAllocation
@@ -133,7 +130,9 @@ class Taken:
 class LocalNode:
     """The machine as offered by *driver*, with the checkpoint in *directory*."""
 
-    def __init__(self, driver: Driver, directory: str, classes: Iterable[DeviceClass] = ()) -> None:
+    def __init__(
+        self, driver: NodeDriver, directory: str, classes: Iterable[DeviceClass] = ()
+    ) -> None:
         self.driver = driver
         self.checkpoint = Checkpoint(directory)
         self.classes = builtin_classes(driver.name) | {c.metadata.name: c for c in classes}
@@ -160,7 +159,7 @@ class LocalNode:
 
     def _in_our_terms(self, entry: PreparedClaim) -> Iterator[AllocationResult]:
         """What a claim of other devices holds, in shares of this driver's devices."""
-        for device, consumed in _consumption(self.driver, entry).items():
+        for device, consumed in self.driver.consumption(entry).items():
             if any(consumed.values()):
                 yield AllocationResult(
                     request="held",
@@ -168,7 +167,7 @@ class LocalNode:
                     pool=NODE_NAME,
                     device=device,
                     share_id=str(uuid.uuid5(uuid.NAMESPACE_OID, f"{entry.uid}/{device}")),
-                    consumed_capacity=consumed,
+                    consumed_capacity=dict(consumed),
                 )
 
     def schedule(
@@ -343,27 +342,6 @@ def as_allocated(
         spec=claim.spec,
         status=ResourceClaimStatus(allocation=Allocation(devices=devices)),
     )
-
-
-def _consumption(driver: Driver, entry: PreparedClaim) -> dict[str, dict[str, Quantity]]:
-    """By device of *driver* and capacity: how much of it a claim of other devices holds."""
-    cpus = entry.exclusive("cpu")
-    if isinstance(driver, GroupedCpus):
-        return {g.device: {CAPACITY: Quantity(len(g.cpus & cpus))} for g in driver.groups}
-    if not isinstance(driver, CpuMem):
-        return {}  # single CPUs: the driver's answer and the checkpoint's check see to them
-    held = PreparedClaims([entry])
-    return {
-        place.device: {
-            kind.key: kind.quantity(
-                len(place.zone.cpus & cpus)
-                if kind == CPU
-                else sum(held.amount(amount_key(stock.node, kind)) for stock in place.zone.stocks)
-            )
-            for kind in place.amounts
-        }
-        for place in driver.places
-    }
 
 
 def _as_claim(driver: str, entry: PreparedClaim) -> ResourceClaim:

@@ -146,7 +146,7 @@ async def test_the_bars_show_who_holds_what(tmp_path: Path) -> None:
     taken = []
     for wanted in (amounts(memory="1Gi"), amounts(memory="2Gi", hugepages2Mi="64Mi")):
         taken += await node.take([fresh_claim(amounts_claim(wanted))])
-    lines = memory_lines(driver.inventory, [one.entry for one in taken], Terminal(width=100))
+    lines = memory_lines(driver.node_amounts, [one.entry for one in taken], Terminal(width=100))
     assert lines == [
         "node 0 memory         [AAAAAAAABBBBBBBBBBBBBBBB........] A 1 GiB, B 2 GiB, free 1 GiB",
         "node 0 hugepages-2Mi  [BBBBBBBBBBBBBBBB................] B 64 MiB, free 64 MiB",

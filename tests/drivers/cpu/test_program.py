@@ -66,7 +66,7 @@ def test_discovery_reads_the_machine_and_says_each_doubt_once(
     with caplog.at_level(logging.WARNING):
         first, second = discover(config, "node"), discover(config, "node")
     assert isinstance(first, IndividualCpus)
-    assert first.node.allocatable == CpuSet.range(1, 8)
+    assert first.cpus.allocatable == CpuSet.range(1, 8)
     assert first.offer() == second.offer()
     assert [r.getMessage() for r in caplog.records if "reservedCPUs" in r.getMessage()] == [
         "reservedCPUs names CPUs 99, which this machine does not have"

@@ -32,7 +32,7 @@ def _grouped_claim(node: Node, rng: random.Random, uid: str) -> Claim:
         config = wishes(**rng.choice(WISHES))
         count = rng.randint(1, 6)
         if rng.random() < 0.1:
-            cpus = CpuSet(rng.sample(list(node.driver.node.machine.present), 1))
+            cpus = CpuSet(rng.sample(list(node.driver.cpus.machine.present), 1))
             config, count = wishes(cpuset=str(cpus)), 1
         allocated_devices.append(
             amount(
@@ -43,14 +43,14 @@ def _grouped_claim(node: Node, rng: random.Random, uid: str) -> Claim:
 
 
 def _individual_claim(node: Node, rng: random.Random, uid: str) -> Claim:
-    cpus = list(node.driver.node.machine.present)
+    cpus = list(node.driver.cpus.machine.present)
     chosen = rng.sample(cpus, min(len(cpus), rng.randint(1, 4)))
     return claim(*(single(cpu, request=f"r{cpu % 2}") for cpu in chosen), uid=uid)
 
 
 def _check(node: Node) -> None:
     """The promises, from the point of view of containers."""
-    cpus, prepared_claims = node.driver.node, node.prepared_claims
+    cpus, prepared_claims = node.driver.cpus, node.prepared_claims
     pool = node.driver.enforce(container(), prepared_claims).cpus
     assert pool is not None
     assert len(pool) >= cpus.config.min_shared_cpus
@@ -101,8 +101,8 @@ def test_grouped(data: st.DataObject, machine: Machine, seed: int, group_by: str
         min_shared_cpus=least,
         hold_back_shared=hold_back,
     )
-    if len(one.node.offered) < 1 or len(one.node.allocatable) < least:
-        assert one.node.warnings
+    if len(one.cpus.offered) < 1 or len(one.cpus.allocatable) < least:
+        assert one.cpus.warnings
         return
     _walk(Node(one), random.Random(seed), _grouped_claim, 12)
 
@@ -116,8 +116,8 @@ def test_individual(data: st.DataObject, machine: Machine, seed: int, hold_back:
         reserved_cpus=str(reserved),
         hold_back_shared=hold_back,
     )
-    if len(one.node.allocatable) < 1:
-        assert one.node.warnings
+    if len(one.cpus.allocatable) < 1:
+        assert one.cpus.warnings
         return
     _walk(Node(one), random.Random(seed), _individual_claim, 12)
 

@@ -13,8 +13,8 @@ from drakit.drivers.cpu.program import PROGRAM as CPU_PROGRAM
 from drakit.drivers.cpumem.discovery import Discovery
 from drakit.drivers.cpumem.hugepages.settings import PageCounts
 from drakit.drivers.cpumem.program import PROGRAM, main
-from drakit.drivers.cpumem.qos.planner import Knob
 from drakit.drivers.cpumem.settings import CpuMemConfig
+from drakit.drivers.models.memory_policy import Knob
 from drakit.kit.config.settings import settings_of
 from drakit.testing.synthetic import build
 from drakit.testing.sysfs_writer import write_tree

@@ -20,10 +20,10 @@ from drakit.cgroups.tree import CgroupTree, same_value
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.cpumem.driver import cpumem_driver
 from drakit.drivers.cpumem.qos.keeping import Keeper
-from drakit.drivers.cpumem.qos.planner import Policy
 from drakit.drivers.cpumem.qos.reconciler import QosReconciler
 from drakit.drivers.cpumem.qos.record import FileKey, Record
 from drakit.drivers.cpumem.settings import CpuMemConfig
+from drakit.drivers.models.memory_policy import MemoryQosPolicy
 from drakit.kit.claims import cdi_names as names
 from drakit.kit.driver import Driver, PreparedClaim, PreparedClaims, PreparedDevice
 from drakit.kit.reconciler import PodView
@@ -84,7 +84,9 @@ class Node:
         driver = cpumem_driver(
             CpuMemConfig(reserved_memory=""),
             machine,
-            policy=Policy(throttling_factor=0.9, hugetlb_charged=cgroups.memory_hugetlb_accounting),
+            policy=MemoryQosPolicy(
+                throttling_factor=0.9, hugetlb_charged=cgroups.memory_hugetlb_accounting
+            ),
         )
         amounts = {"numa1/memory": GI, "numa1/hugepages2Mi": 64 * MI, "numa1/hugepages1Gi": GI}
         prepared = PreparedDevice(
@@ -244,7 +246,7 @@ class _Pods:
         self.now = 1000.0
         keeper = Keeper(self.tree.root, self.record, clock=lambda: self.now)
         self.reconciler = QosReconciler(
-            self.tree.root, keeper, lambda _: Policy(), clock=lambda: self.now
+            self.tree.root, keeper, lambda _: MemoryQosPolicy(), clock=lambda: self.now
         )
         self.pods, entries = [], []
         for number, (uid, path) in enumerate(PLACES.items()):

@@ -121,24 +121,24 @@ def test_w16_every_allocatable_cpu_is_in_exactly_one_device(
 def test_w16_a_reservation_of_everything_offers_nothing_and_says_so():
     one = driver(build(cores=2, threads=1), reserved_cpus="0-1")
     assert one.offer().pools[0].devices == ()
-    assert "leaves no CPU for pods" in one.node.warnings[0]
+    assert "leaves no CPU for pods" in one.cpus.warnings[0]
 
 
 def test_unknown_reserved_cpus_are_a_warning():
     one = driver(build(cores=4, threads=1), reserved_cpus="0,99")
-    assert one.node.warnings == ("reservedCPUs names CPUs 99, which this machine does not have",)
-    assert len(one.node.reserved) == 1
+    assert one.cpus.warnings == ("reservedCPUs names CPUs 99, which this machine does not have",)
+    assert len(one.cpus.reserved) == 1
 
 
 def test_a_minimum_that_leaves_nothing_is_a_warning():
     one = driver(build(cores=2, threads=1), min_shared_cpus=2, hold_back_shared=True)
     assert one.offer().pools[0].devices == ()
-    assert "minSharedCPUs 2 leaves none" in one.node.warnings[0]
+    assert "minSharedCPUs 2 leaves none" in one.cpus.warnings[0]
 
 
 def test_held_back_cpus_reduce_the_capacity_beside_the_reserved_core():
     one = driver(SERVER, reserved_cpus="0", hold_back_shared=True)
-    assert str(one.node.held_back) == "1"
+    assert str(one.cpus.held_back) == "1"
     assert str(one.offer().pools[0].devices[0].capacity["dra.cpu/cpu"].value) == "6"
 
 
@@ -334,7 +334,7 @@ def test_w06_held_back_the_scheduler_never_gets_there():
     node = Node(driver(build(cores=4, threads=1), hold_back_shared=True))
     capacity = node.offer.pools[0].devices[0].capacity["dra.cpu/cpu"].value
     node.prepare(claim(amount("cpudevnuma000", capacity.ceil())))
-    assert len(node.driver.node.shared(node.prepared_claims)) == 1
+    assert len(node.driver.cpus.shared(node.prepared_claims)) == 1
 
 
 def test_admin_access_owns_nothing_and_needs_no_room():

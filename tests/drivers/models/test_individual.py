@@ -282,6 +282,6 @@ def test_claims_from_before_a_changed_reservation_stay():
     one = driver(build(cores=4, threads=1), cpu_device_mode="individual", reserved_cpus="0")
     assert isinstance(one, IndividualCpus)
     held = prepared_claims_of({"old": "0"})
-    assert str(one.node.shared(held)) == "1-3"
+    assert str(one.cpus.shared(held)) == "1-3"
     assert one.assign(claim(single(1)), held).prepared_devices[0].exclusive["cpu"] == CpuSet([1])
     assert one.assign(claim(single(1)), PreparedClaims()).prepared_devices

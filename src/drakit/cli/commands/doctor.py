@@ -102,7 +102,7 @@ def examine(
     except OSError as error:
         yield Remark("problem", "driver", str(error), "run as root, or as the driver's user")
         return
-    cpus = driver.inventory.cpus if isinstance(driver, CpuMem) else driver.node
+    cpus = driver.cpus
     yield from about_machine(cpus)
     files = KubeletFiles.of(config, kubelet_config)
     if isinstance(driver, CpuMem):

@@ -27,7 +27,6 @@ from drakit.cli.errors import Problem
 from drakit.cli.topology_document import topology_document
 from drakit.core.objects import to_builtins
 from drakit.drivers.cpu.config import CpuSettings
-from drakit.drivers.cpumem.driver import CpuMem
 from drakit.kit.claims import checkpoint as checkpoint
 from drakit.kit.config.settings import settings_of
 from drakit.kit.driver import Driver
@@ -93,8 +92,7 @@ def report(settings: DriverSettings, kubelet_config: str | None = None) -> Docum
     """Everything about this node, in plain dictionaries, lists, texts and numbers."""
     config = settings.config
     driver = settings.driver()
-    cpus = driver.inventory.cpus if isinstance(driver, CpuMem) else driver.node
-    warnings = driver.inventory.warnings if isinstance(driver, CpuMem) else cpus.warnings
+    cpus = driver.cpus
     return {
         "layoutVersion": LAYOUT,
         "gathered": {
@@ -110,7 +108,7 @@ def report(settings: DriverSettings, kubelet_config: str | None = None) -> Docum
                 for one in settings_of(type(config), settings.program.prefix)
             },
             "sources": dict(settings.sources),
-            "warnings": list(warnings),
+            "warnings": list(driver.warnings),
         },
         "checks": [remark.document() for remark in examine(settings, kubelet_config)],
         "ledger": _or_problem(lambda: claims_document(config.checkpoint_dir(driver.name))),

@@ -14,7 +14,6 @@ from drakit.draw.machine_map import draw
 from drakit.draw.machine_tree import human_bytes
 from drakit.draw.memory_map import memory_lines
 from drakit.draw.terminal import Terminal
-from drakit.drivers.cpumem.driver import CpuMem
 from drakit.drivers.cpumem.kinds import DRIVER as CPUMEM
 from drakit.kit.driver import PreparedClaim
 
@@ -79,8 +78,8 @@ def run(options: argparse.Namespace) -> int:
             ),
             end="",
         )
-    if isinstance(driver, CpuMem) and any(map(amounts_of, entries)):
-        print("\n".join(memory_lines(driver.inventory, entries, terminal)))
+    if driver.node_amounts and any(map(amounts_of, entries)):
+        print("\n".join(memory_lines(driver.node_amounts, entries, terminal)))
     return 0
 
 

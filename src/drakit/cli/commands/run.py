@@ -30,7 +30,6 @@ from drakit.draw.machine_map import draw
 from drakit.draw.memory_map import memory_lines
 from drakit.draw.terminal import Terminal
 from drakit.drivers.cpumem.desired import desired
-from drakit.drivers.cpumem.driver import CpuMem
 from drakit.kit.driver import Container, DesiredResources, PreparedClaim, RejectedError, Use
 from drakit.local import confine
 from drakit.local.node import DoesNotFit, LocalNode, Taken, fresh_claim
@@ -221,8 +220,8 @@ async def _show(driver: LocalDriver, node: LocalNode, claims: Sequence[ResourceC
         ),
         end="",
     )
-    if isinstance(driver, CpuMem):
-        print("\n".join(memory_lines(driver.inventory, [*prepared_claims, *entries], terminal)))
+    if driver.node_amounts:
+        print("\n".join(memory_lines(driver.node_amounts, [*prepared_claims, *entries], terminal)))
     return 0
 
 
@@ -288,10 +287,8 @@ def _desired(driver: LocalDriver, node: LocalNode, uses: tuple[Use, ...]) -> Des
 
 def _limits(driver: LocalDriver, uses: tuple[Use, ...]) -> dict[str, str]:
     """Cgroup files for the claimed memory and hugepages."""
-    if not isinstance(driver, CpuMem):
-        return {}
     wanted = desired(uses)
-    counted = driver.inventory.machine.cgroups.memory_hugetlb_accounting
+    counted = driver.cpus.machine.cgroups.memory_hugetlb_accounting
     charged = sum(wanted.pages.values()) if counted else 0
     return confine.memory_limits(wanted.memory, wanted.pages, charged=charged)
 

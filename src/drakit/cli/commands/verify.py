@@ -21,7 +21,6 @@ from drakit.drivers.cpumem.audit.seen import Looker, SeenPod
 from drakit.drivers.cpumem.audit.verdict import Verdict, audit
 from drakit.drivers.cpumem.discovery import ownership_reader, policy_here
 from drakit.drivers.cpumem.driver import CpuMem
-from drakit.drivers.cpumem.qos.planner import Policy
 
 RIGHT: Final = 0
 WRONG: Final = 1
@@ -71,10 +70,10 @@ def run(options: argparse.Namespace) -> int:
     if isinstance(driver, CpuMem):
         reader = ownership_reader(driver.inventory.config, options.kubelet_config)
         driver = replace(
-            driver, policy=policy_here(driver.inventory.config, driver.inventory.machine, reader)
+            driver,
+            memory_policy=policy_here(driver.inventory.config, driver.inventory.machine, reader),
         )
-    policy = driver.policy if isinstance(driver, CpuMem) else _CPUS_ONLY
-    verdicts = audit(driver, policy, view.prepared_claims, pods, looker.read)
+    verdicts = audit(driver, driver.memory_policy, view.prepared_claims, pods, looker.read)
     code = _code(verdicts, view)
     if options.output == "json":
         print(json.dumps(_document(settings, view, pods, verdicts, code), indent=2))
@@ -83,9 +82,6 @@ def run(options: argparse.Namespace) -> int:
             print(line)
         print(_SUMMARY[code])
     return code
-
-
-_CPUS_ONLY: Final = Policy(mode="off", page_limits=False)
 
 
 def _code(verdicts: Iterable[Verdict], view: CheckpointView) -> int:

@@ -31,5 +31,5 @@ _MODELS: Final[Mapping[DeviceMode, Callable[[NodeCpus], CpuDriver]]] = {
 
 
 def cpu_driver(config: CpuConfig, machine: Machine) -> CpuDriver:
-    """The CPU driver for a machine. Pure: never fails, ``driver.node.warnings`` tells doubts."""
+    """The CPU driver for a machine. Pure: never fails, ``driver.warnings`` tells doubts."""
     return _MODELS[config.cpu_device_mode](NodeCpus(machine, config))

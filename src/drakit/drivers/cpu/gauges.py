@@ -13,7 +13,7 @@ from drakit.kit.telemetry.metrics import Gauge
 def gauges(driver: Driver, prepared_claims: PreparedClaims) -> Iterable[Gauge]:
     """CPUs in all, under the Go driver's names, and per NUMA node and state."""
     if isinstance(driver, CpuDriver):
-        yield from cpu_gauges(driver.node, prepared_claims)
+        yield from cpu_gauges(driver.cpus, prepared_claims)
 
 
 def cpu_gauges(node: NodeCpus, prepared_claims: PreparedClaims) -> Iterable[Gauge]:

@@ -28,7 +28,7 @@ class Discovery:
         machine = read_machine(config.sysfs_root)
         driver = cpu_driver(config, machine)
         doubts = [f"{doubt.file}: {doubt.reason}" for doubt in machine.warnings]
-        for warning in (*driver.node.warnings, *doubts):
+        for warning in (*driver.warnings, *doubts):
             if warning not in self._said:
                 self._said.add(warning)
                 _LOG.warning("%s", warning)

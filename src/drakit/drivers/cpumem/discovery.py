@@ -22,10 +22,10 @@ from drakit.drivers.cpumem.others import held_by_others
 from drakit.drivers.cpumem.qos.events import OwnershipEvents
 from drakit.drivers.cpumem.qos.kubeletconfig import KubeletFiles
 from drakit.drivers.cpumem.qos.ownership import Ownership, OwnershipReader
-from drakit.drivers.cpumem.qos.planner import Policy
 from drakit.drivers.cpumem.qos.podspec import ApiPodSpecs
 from drakit.drivers.cpumem.qos.reconciler import qos_reconciler
 from drakit.drivers.cpumem.settings import CpuMemConfig
+from drakit.drivers.models.memory_policy import MemoryQosPolicy
 from drakit.kit.claims.checkpoint import Checkpoint
 from drakit.kit.driver import Driver, PreparedClaim, PreparedClaims
 from drakit.kit.reconciler import Reconciler, Reconcilers
@@ -67,7 +67,7 @@ class Discovery:
             policy=self._policy(config, machine),
         )
         read = [f"{doubt.file}: {doubt.reason}" for doubt in machine.warnings]
-        self._say([*driver.inventory.warnings, *doubts(config.hugepages, machine), *read])
+        self._say([*driver.warnings, *doubts(config.hugepages, machine), *read])
         return driver
 
     def reconciler(self, config: CpuMemConfig, node: str) -> Reconciler:
@@ -87,7 +87,7 @@ class Discovery:
         """As it was last looked at."""
         return Ownership() if self._kubelet is None else self._kubelet.ownership
 
-    def _policy(self, config: CpuMemConfig, machine: Machine) -> Policy:
+    def _policy(self, config: CpuMemConfig, machine: Machine) -> MemoryQosPolicy:
         """The settings' policy, less what the kubelet does by its own configuration."""
         if self._kubelet is None:
             self._kubelet = ownership_reader(config)
@@ -110,7 +110,9 @@ def ownership_reader(config: CpuMemConfig, kubelet_config: str | None = None) ->
     )
 
 
-def policy_here(config: CpuMemConfig, machine: Machine, kubelet: OwnershipReader) -> Policy:
+def policy_here(
+    config: CpuMemConfig, machine: Machine, kubelet: OwnershipReader
+) -> MemoryQosPolicy:
     """The settings' policy, less what the kubelet of this node does."""
     total = sum(node.memory_bytes for node in machine.numa_nodes)
     hugetlb = sum(node.hugetlb_bytes for node in machine.numa_nodes)
@@ -118,9 +120,9 @@ def policy_here(config: CpuMemConfig, machine: Machine, kubelet: OwnershipReader
     return kubelet.on_this_node(configured, total, hugetlb)
 
 
-def policy_of(driver: Driver) -> Policy | None:
+def policy_of(driver: Driver) -> MemoryQosPolicy | None:
     """What a driver of ours wants of pods' cgroups."""
-    return driver.policy if isinstance(driver, CpuMem) else None
+    return driver.memory_policy if isinstance(driver, CpuMem) else None
 
 
 def withheld_pages(driver: Driver) -> Mapping[PoolKey, int]:

@@ -18,13 +18,12 @@ from drakit.drivers.cpumem.inventory import Inventory
 from drakit.drivers.cpumem.qos.layout import QosClass, place_of
 from drakit.drivers.cpumem.qos.planner import (
     ContainerFacts,
-    Knob,
-    Policy,
     container_memory_limit,
     container_values,
 )
 from drakit.drivers.models.cpu_enforcement import check_owner
 from drakit.drivers.models.cpu_enforcement import desired as cpu_shape
+from drakit.drivers.models.memory_policy import Knob, MemoryQosPolicy
 from drakit.kit.driver import Container, DesiredResources, PreparedClaims, RejectedError
 from drakit.machine.model import CgroupMode, Machine
 
@@ -33,7 +32,10 @@ _RESERVATION_LIMITS: Final = (5, 7)
 
 
 def container_resources(
-    inventory: Inventory, policy: Policy, container: Container, prepared_claims: PreparedClaims
+    inventory: Inventory,
+    policy: MemoryQosPolicy,
+    container: Container,
+    prepared_claims: PreparedClaims,
 ) -> DesiredResources:
     """The container's limits. Raises :class:`RejectedError` if it must not run."""
     for use in container.uses:
@@ -72,7 +74,9 @@ def _memory_nodes(inventory: Inventory, container: Container, wanted: Desired) -
 # -- limits and protection -----------------------------------------------------------------------
 
 
-def _hugepage_limits(policy: Policy, container: Container, wanted: Desired) -> Mapping[str, int]:
+def _hugepage_limits(
+    policy: MemoryQosPolicy, container: Container, wanted: Desired
+) -> Mapping[str, int]:
     """By claimed size: what was claimed, and on top what the pod asks for in the classic way."""
     if not policy.owns(Knob.HUGEPAGES):
         return {}
@@ -83,7 +87,7 @@ def _hugepage_limits(policy: Policy, container: Container, wanted: Desired) -> M
 
 
 def _files(
-    machine: Machine, policy: Policy, container: Container, facts: ContainerFacts
+    machine: Machine, policy: MemoryQosPolicy, container: Container, facts: ContainerFacts
 ) -> Mapping[str, str]:
     """Files of cgroup v2: memory protection, and the hugepage limits once more.
 

@@ -36,6 +36,8 @@ from drakit.drivers.models.cpus import (
     pcie_roots,
     smt_attribute,
 )
+from drakit.drivers.models.memory_policy import NO_MEMORY_QOS, MemoryQosPolicy
+from drakit.drivers.models.node_driver import NodeAmount
 from drakit.kit.driver import (
     AllocatedDevice,
     Assignment,
@@ -44,6 +46,7 @@ from drakit.kit.driver import (
     DesiredResources,
     Offer,
     PoolOffer,
+    PreparedClaim,
     PreparedClaims,
     PreparedDevice,
     RejectedError,
@@ -122,15 +125,27 @@ Grouping = Callable[[NodeCpus], tuple[Group, ...]]
 class GroupedCpus:
     """The CPU driver whose devices are groups of CPUs."""
 
-    node: NodeCpus
+    cpus: NodeCpus
     grouping: Grouping = by_numa_node
+    memory_policy: MemoryQosPolicy = NO_MEMORY_QOS
+    node_amounts: tuple[NodeAmount, ...] = ()
     name: str = field(default=DRIVER, init=False)
     cdi_kind: str = field(default=CDI_KIND, init=False)
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
         """The devices and their CPUs."""
-        return self.grouping(self.node)
+        return self.grouping(self.cpus)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Settings that do not fit this machine."""
+        return self.cpus.warnings
+
+    def consumption(self, claim: PreparedClaim) -> dict[str, dict[str, Quantity]]:
+        """How many CPUs of each device *claim* holds."""
+        held = claim.exclusive(KIND)
+        return {g.device: {CAPACITY: Quantity(len(g.cpus & held))} for g in self.groups}
 
     # -- offer -----------------------------------------------------------------------------------
 
@@ -140,7 +155,7 @@ class GroupedCpus:
 
     def _device(self, group: Group) -> Device:
         attributes = self._attributes(group)
-        attributes |= pcie_roots(self.node, group.cpus, len(attributes))
+        attributes |= pcie_roots(self.cpus, group.cpus, len(attributes))
         return Device(
             name=group.device,
             attributes=attributes,
@@ -150,7 +165,7 @@ class GroupedCpus:
         )
 
     def _attributes(self, group: Group) -> dict[str, Attribute]:
-        machine = self.node.machine
+        machine = self.cpus.machine
         attributes = {
             "dra.cpu/numCPUs": int_attribute(len(group.cpus)),
             "dra.cpu/numIsolatedCPUs": int_attribute(len(group.cpus & machine.isolated)),
@@ -163,7 +178,7 @@ class GroupedCpus:
         return attributes
 
     def _mapping(self) -> dict[str, Any]:
-        if not self.node.config.publish_node_allocatable_resource_mapping:
+        if not self.cpus.config.publish_node_allocatable_resource_mapping:
             return {}
         return {"cpu": {"mapping": {"capacityKey": CAPACITY, "capacityMultiplier": "1"}}}
 
@@ -172,7 +187,7 @@ class GroupedCpus:
     def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
         """The best CPUs of each device for the amounts that the scheduler gave."""
         draws = [self._draw(claim, allocated) for allocated in claim.allocated_devices]
-        chosen = share_out(self.node, claim, draws, prepared_claims)
+        chosen = share_out(self.cpus, claim, draws, prepared_claims)
         together = by_request(zip(claim.allocated_devices, chosen, strict=True))
         return Assignment(
             tuple(
@@ -218,7 +233,7 @@ class GroupedCpus:
             | {
                 "dra.cpu/allocatedNumCPUs": int_attribute(len(cpus)),
                 "dra.cpu/cpuset": string_attribute(str(cpus)),
-                "dra.cpu/numaNodes": string_attribute(str(self.node.machine.nodes_of(cpus))),
+                "dra.cpu/numaNodes": string_attribute(str(self.cpus.machine.nodes_of(cpus))),
             },
         )
 
@@ -226,7 +241,7 @@ class GroupedCpus:
 
     def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
         """Claimed CPUs for who has some, the shared pool for all others."""
-        return desired(self.node, container, prepared_claims)
+        return desired(self.cpus, container, prepared_claims)
 
 
 def _count(claim: Claim, allocated: AllocatedDevice) -> int:

@@ -21,6 +21,7 @@ from drakit.core.objects import (
     int_attribute,
     string_attribute,
 )
+from drakit.core.quantity import Quantity
 from drakit.drivers.models.cpu_enforcement import desired, environment
 from drakit.drivers.models.cpu_policy import Distribute, Placement, SameL3, Wish, wish
 from drakit.drivers.models.cpus import (
@@ -34,6 +35,8 @@ from drakit.drivers.models.cpus import (
     pcie_roots,
     smt_attribute,
 )
+from drakit.drivers.models.memory_policy import NO_MEMORY_QOS, MemoryQosPolicy
+from drakit.drivers.models.node_driver import NodeAmount
 from drakit.kit.driver import (
     AllocatedDevice,
     Assignment,
@@ -43,6 +46,7 @@ from drakit.kit.driver import (
     DeviceHealth,
     Offer,
     PoolOffer,
+    PreparedClaim,
     PreparedClaims,
     PreparedDevice,
     RejectedError,
@@ -57,15 +61,26 @@ OFFLINE: Final = Taint(key="dra.cpu/offline", effect="NoSchedule")
 class IndividualCpus:
     """The CPU driver whose devices are single CPUs."""
 
-    node: NodeCpus
+    cpus: NodeCpus
+    memory_policy: MemoryQosPolicy = NO_MEMORY_QOS
+    node_amounts: tuple[NodeAmount, ...] = ()
     name: str = field(default=DRIVER, init=False)
     cdi_kind: str = field(default=CDI_KIND, init=False)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Settings that do not fit this machine."""
+        return self.cpus.warnings
+
+    def consumption(self, claim: PreparedClaim) -> dict[str, dict[str, Quantity]]:
+        """Nothing: a device is one CPU, which a claim holds or does not."""
+        return {}
 
     # -- offer -----------------------------------------------------------------------------------
 
     def offer(self) -> Offer:
         """Every CPU that may be given away; CPUs that went offline are tainted and unhealthy."""
-        machine = self.node.machine
+        machine = self.cpus.machine
         offline = [machine.by_id[cpu] for cpu in self._offline]
         devices = [self._device(machine.by_id[cpu]) for cpu in self._order()]
         devices += [self._offline_device(cpu) for cpu in offline]
@@ -79,8 +94,8 @@ class IndividualCpus:
 
     def _order(self) -> Iterable[int]:
         """CPUs cache by cache, within a cache core by core, cores that are not whole last."""
-        offered = self.node.offered.mask
-        for cell in self.node.topology.cells:
+        offered = self.cpus.offered.mask
+        for cell in self.cpus.topology.cells:
             cores = [core for core, _ in cell.cores if core & offered]
             for core in sorted(cores, key=lambda core: core & offered != core):
                 yield from CpuSet.from_mask(core & offered)
@@ -88,18 +103,18 @@ class IndividualCpus:
     @property
     def _offline(self) -> CpuSet:
         """CPUs that somebody took offline. Where SMT is off, half or more are: those never count."""
-        machine = self.node.machine
-        offline = machine.present - machine.online - self.node.reserved
+        machine = self.cpus.machine
+        offline = machine.present - machine.online - self.cpus.reserved
         switched_off = not machine.smt_active and len(offline) >= len(machine.online)
         return CpuSet() if switched_off else offline
 
     @cached_property
     def _names(self) -> Names:
-        return Names(self.node.machine)
+        return Names(self.cpus.machine)
 
     def _device(self, cpu: Cpu) -> Device:
         attributes = self._attributes(cpu)
-        attributes |= pcie_roots(self.node, CpuSet([cpu.id]), len(attributes))
+        attributes |= pcie_roots(self.cpus, CpuSet([cpu.id]), len(attributes))
         return Device(
             name=device_name(cpu.id),
             attributes=attributes,
@@ -124,12 +139,12 @@ class IndividualCpus:
             "dra.cpu/cacheL3ID": int_attribute(self._names.llc(cpu)),
             "dra.cpu/coreType": string_attribute(cpu.core_type.value),
             "dra.cpu/isolated": bool_attribute(cpu.isolated),
-            **smt_attribute(self.node.machine),
+            **smt_attribute(self.cpus.machine),
             **numa_attributes(node_id(cpu)),
         }
 
     def _mapping(self) -> dict[str, Any]:
-        if not self.node.config.publish_node_allocatable_resource_mapping:
+        if not self.cpus.config.publish_node_allocatable_resource_mapping:
             return {}
         return {"cpu": {"mapping": {"deviceMultiplier": "1"}}}
 
@@ -143,8 +158,8 @@ class IndividualCpus:
             for cpu, a in zip(cpus, claim.allocated_devices, strict=True)
             if not a.admin_access
         )
-        self.node.check_free(claim, own, prepared_claims)
-        self.node.check_pool(claim, own, prepared_claims)
+        self.cpus.check_free(claim, own, prepared_claims)
+        self.cpus.check_pool(claim, own, prepared_claims)
         by_request: dict[str, CpuSet] = {}
         for cpu, allocated in zip(cpus, claim.allocated_devices, strict=True):
             before = by_request.get(allocated.base_request, CpuSet())
@@ -164,7 +179,7 @@ class IndividualCpus:
 
     def _cpu(self, claim: Claim, allocated: AllocatedDevice) -> Cpu:
         number = allocated.device.removeprefix(PREFIX)
-        cpu = self.node.machine.by_id.get(int(number)) if number.isdecimal() else None
+        cpu = self.cpus.machine.by_id.get(int(number)) if number.isdecimal() else None
         if cpu is None or device_name(cpu.id) != allocated.device:
             raise RejectedError(
                 f"this node has no device {allocated.device}, which {claim} was given: its devices "
@@ -172,7 +187,7 @@ class IndividualCpus:
                 f"allocated? Delete the pod and the claim, then they are allocated anew",
                 reason="unknown-device",
             )
-        if not allocated.admin_access and cpu.id not in self.node.allocatable:
+        if not allocated.admin_access and cpu.id not in self.cpus.allocatable:
             state = "reserved for the system" if cpu.online else "offline"
             raise RejectedError(
                 f"CPU {cpu.id} ({allocated.device}) for {claim} is {state} by now; delete the pod "
@@ -183,7 +198,7 @@ class IndividualCpus:
 
     def _check_wish(self, asked: Wish, cpus: CpuSet) -> None:
         """Reject what the scheduler's choice does not fulfill: here it cannot be chosen otherwise."""
-        machine, policy = self.node.machine, asked.policy
+        machine, policy = self.cpus.machine, asked.policy
         broken = ""
         if asked.cpuset is not None and asked.cpuset != cpus:
             broken = f"cpuset {asked.cpuset}"
@@ -215,7 +230,7 @@ class IndividualCpus:
 
     def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
         """Claimed CPUs for who has some, the shared pool for all others."""
-        return desired(self.node, container, prepared_claims)
+        return desired(self.cpus, container, prepared_claims)
 
 
 def device_name(cpu: int) -> str:

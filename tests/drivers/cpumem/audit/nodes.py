@@ -87,7 +87,7 @@ class Node:
         looker = self.looker()
         driver = self.driver
         return audit(
-            driver, driver.policy, PreparedClaims(self.entries), looker.pods(), looker.read
+            driver, driver.memory_policy, PreparedClaims(self.entries), looker.pods(), looker.read
         )
 
 

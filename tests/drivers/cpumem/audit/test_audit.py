@@ -11,7 +11,7 @@ from drakit.core.cpuset import CpuSet
 from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.driver import cpu_driver
 from drakit.drivers.cpumem.audit.verdict import Verdict, audit
-from drakit.drivers.cpumem.qos.planner import Policy
+from drakit.drivers.models.memory_policy import MemoryQosPolicy
 from drakit.kit.driver import PreparedClaims, PreparedDevice
 from tests.drivers.cpumem.audit.nodes import (
     LIMIT,
@@ -188,7 +188,7 @@ def test_the_cpu_driver_is_audited_too(tmp_path: Path) -> None:
     node = as_it_must_be(tmp_path)
     looker = node.looker()
     driver = cpu_driver(CpuConfig(), machine())
-    pods, policy = looker.pods(), Policy(mode="off", page_limits=False)
+    pods, policy = looker.pods(), MemoryQosPolicy(mode="off", page_limits=False)
     found = audit(driver, policy, PreparedClaims(node.entries), pods, looker.read)
     assert [each.kind for each in found] == ["container", "container"]
     assert all(each.right for each in found)

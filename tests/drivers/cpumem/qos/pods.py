@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from hypothesis import strategies as st
 
 from drakit.drivers.cpumem.qos.layout import PodPlace, QosClass, place_of
-from drakit.drivers.cpumem.qos.planner import ContainerFacts, PodFacts, Policy
+from drakit.drivers.cpumem.qos.planner import ContainerFacts, PodFacts
 from drakit.drivers.cpumem.qos.shares import Share
+from drakit.drivers.models.memory_policy import MemoryQosPolicy
 
 KI, MI, GI = 1 << 10, 1 << 20, 1 << 30
 G, B, E = QosClass.GUARANTEED, QosClass.BURSTABLE, QosClass.BEST_EFFORT
@@ -70,10 +71,10 @@ def pod_facts(draw: st.DrawFn) -> PodFacts:
     )
 
 
-def policies() -> st.SearchStrategy[Policy]:
+def policies() -> st.SearchStrategy[MemoryQosPolicy]:
     """Any policy."""
     return st.builds(
-        Policy,
+        MemoryQosPolicy,
         mode=st.sampled_from(["off", "claims", "all"]),
         protection=st.sampled_from(["tiered", "soft"]),
         throttling_factor=st.one_of(st.none(), st.floats(0.01, 1.0)),

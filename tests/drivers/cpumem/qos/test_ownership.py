@@ -11,7 +11,8 @@ import pytest
 
 from drakit.drivers.cpumem.qos.kubeletconfig import KubeletConfig, KubeletFiles, parse
 from drakit.drivers.cpumem.qos.ownership import OwnershipReader, allocatable_memory, decide
-from drakit.drivers.cpumem.qos.planner import ContainerFacts, Knob, Plan, PodFacts, Policy, plan
+from drakit.drivers.cpumem.qos.planner import ContainerFacts, Plan, PodFacts, plan
+from drakit.drivers.models.memory_policy import Knob, MemoryQosPolicy
 from tests.drivers.cpumem.qos.pods import GI, MI, B, place, share
 
 PROTECTION, THROTTLING, HUGEPAGES = Knob.PROTECTION, Knob.THROTTLING, Knob.HUGEPAGES
@@ -53,8 +54,8 @@ def test_vector_13_a_tiered_kubelet_leaves_nothing_to_protect() -> None:
         kubelet(memoryReservationPolicy="TieredReservation", memoryThrottlingFactor=0.9),
         mapped=False,
     )
-    policy = Policy(mode="all", throttling_factor=0.8, page_limits=False)
-    yielding = Policy(
+    policy = MemoryQosPolicy(mode="all", throttling_factor=0.8, page_limits=False)
+    yielding = MemoryQosPolicy(
         mode="all", throttling_factor=0.8, page_limits=False, kubelets=tiered.kubelets
     )
     assert plan(yielding, pods) == Plan()
@@ -130,7 +131,7 @@ def test_configz_goes_before_the_file(tmp_path: Path) -> None:
         "kubeletconfig": {"memoryReservationPolicy": "TieredReservation", "unknown": [1]}
     }
     reader = OwnershipReader(KubeletFiles(str(path)), configz=lambda: live)
-    policy = reader.on_this_node(Policy(), 64 * GI, 0)
+    policy = reader.on_this_node(MemoryQosPolicy(), 64 * GI, 0)
     assert policy.kubelets == {PROTECTION}
     assert policy.allocatable == 64 * GI - 100 * MI
     live = None

@@ -17,21 +17,21 @@ from drakit.drivers.cpumem.qos.planner import (
     LOW,
     MIN,
     ContainerFacts,
-    Knob,
     Plan,
     PodFacts,
-    Policy,
     container_memory_limit,
     container_values,
     plan,
     pod_protection,
+    protecting_file,
     throttle_at,
 )
 from drakit.drivers.cpumem.qos.shares import distinct, pages_of, shares_of
+from drakit.drivers.models.memory_policy import Knob, MemoryQosPolicy
 from drakit.kit.driver import PreparedClaim, PreparedDevice
 from tests.drivers.cpumem.qos.pods import GI, MI, B, E, G, nodes, place, policies, share
 
-ALL = Policy(mode="all", throttling_factor=0.9, allocatable=32 * GI)
+ALL = MemoryQosPolicy(mode="all", throttling_factor=0.9, allocatable=32 * GI)
 
 TABLE = [
     ("0", "1000Mi", "0", 0.9, 943718400),
@@ -121,7 +121,7 @@ def test_the_formula_is_near_the_exact_one(a: int, b: int, factor: float, page: 
 @pytest.mark.parametrize("factor", [0, -0.5, 1.01])
 def test_an_impossible_factor_is_rejected(factor: float) -> None:
     with pytest.raises(ValueError, match="throttling factor"):
-        Policy(throttling_factor=factor)
+        MemoryQosPolicy(throttling_factor=factor)
 
 
 # -- the chain --------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def pod_with_claim(qos_class: QosClass, root: str = "/kubepods") -> PodFacts:
 @pytest.mark.parametrize(("qos_class", "file"), [(G, MIN), (B, LOW), (E, MIN)])
 def test_a_claim_is_protected_along_its_whole_chain(qos_class: QosClass, file: str) -> None:
     pod = pod_with_claim(qos_class)
-    made = plan(Policy(), [pod])
+    made = plan(MemoryQosPolicy(), [pod])
     value = {file: str(256 * MI)}
     assert made.tree == dict.fromkeys(sorted(pod.place.chain), value)
     assert made.containers == {f"{pod.place.pod}/c": value}
@@ -144,14 +144,14 @@ def test_a_claim_is_protected_along_its_whole_chain(qos_class: QosClass, file: s
 
 
 def test_also_above_kubepods_but_only_as_a_floor() -> None:
-    made = plan(Policy(), [pod_with_claim(E, "/kubelet.slice/kubelet-kubepods.slice")])
+    made = plan(MemoryQosPolicy(), [pod_with_claim(E, "/kubelet.slice/kubelet-kubepods.slice")])
     assert made.floors == {"kubelet.slice": {MIN: str(256 * MI)}}
     assert "kubelet.slice" not in made.tree
 
 
 def test_soft_protection_uses_memory_low_only() -> None:
     made = plan(
-        Policy(protection="soft"),
+        MemoryQosPolicy(protection="soft"),
         [
             pod_with_claim(G),
         ],
@@ -182,12 +182,12 @@ def test_claims_mode_protects_claims_and_not_requests() -> None:
         place("1", B), (claim,), (ContainerFacts((claim,), request=GI, limit=2 * GI),), request=GI
     )
     other = PodFacts(place("2", G), request=GI)
-    assert plan(Policy(mode="claims"), [pod, other]).tree["kubepods"] == {LOW: str(MI)}
-    assert plan(Policy(mode="all"), [pod, other]).tree["kubepods"] == {
+    assert plan(MemoryQosPolicy(mode="claims"), [pod, other]).tree["kubepods"] == {LOW: str(MI)}
+    assert plan(MemoryQosPolicy(mode="all"), [pod, other]).tree["kubepods"] == {
         LOW: str(GI + MI),
         MIN: str(GI),
     }
-    assert plan(Policy(mode="off"), [pod, other]) == Plan()
+    assert plan(MemoryQosPolicy(mode="off"), [pod, other]) == Plan()
 
 
 def test_a_pod_limit_throttles_the_pod() -> None:
@@ -202,7 +202,7 @@ def test_a_pod_limit_throttles_the_pod() -> None:
 def test_page_limits_are_claims_and_classic_limits_of_claimed_sizes_only() -> None:
     first, second = share("a", 0, {"2MB": 32 * MI}), share("b", 0, {"2MB": 4 * MI, "1GB": GI})
     container = ContainerFacts((first, second), classic_pages={"2MB": 256 * MI, "64KB": 0})
-    values = container_values(Policy(mode="off"), E, container)
+    values = container_values(MemoryQosPolicy(mode="off"), E, container)
     assert list(values.items()) == [
         ("hugetlb.1GB.rsvd.max", str(GI)),
         ("hugetlb.1GB.max", str(GI)),
@@ -226,7 +226,7 @@ def test_vector_4_pages_on_two_nodes_are_one_limit() -> None:
     )
     assert pages_of(shares) == {"2MB": 32 * MI}
     pod = PodFacts(place("1", E), shares, (ContainerFacts(shares, path="kubepods/c"),))
-    made = plan(Policy(), [pod])
+    made = plan(MemoryQosPolicy(), [pod])
     assert made.containers["kubepods/c"]["hugetlb.2MB.max"] == str(32 * MI)
     assert made.tree[pod.place.pod]["hugetlb.2MB.max"] == str(32 * MI)
 
@@ -235,7 +235,9 @@ def test_vector_5_classic_pages_beside_a_memory_claim_are_left_alone() -> None:
     claim = share("c", 64 * MI)
     container = ContainerFacts((claim,), classic_pages={"2MB": 256 * MI}, path="kubepods/c")
     pod = PodFacts(place("1", B), (claim,), (container,), classic_pages={"2MB": 256 * MI})
-    files = {file for values in plan(Policy(), [pod]).everything().values() for file in values}
+    files = {
+        file for values in plan(MemoryQosPolicy(), [pod]).everything().values() for file in values
+    }
     assert files == {LOW}
 
 
@@ -243,7 +245,7 @@ def test_a_claim_shared_in_a_pod_is_counted_once_for_the_pod() -> None:
     claim = share("c", MI, {"2MB": 4 * MI})
     both = tuple(ContainerFacts((claim,), path=f"kubepods/{name}") for name in "ab")
     pod = PodFacts(place("1", E), (claim,), both)
-    made = plan(Policy(), [pod])
+    made = plan(MemoryQosPolicy(), [pod])
     assert made.tree[pod.place.pod] == {
         MIN: str(MI),
         "hugetlb.2MB.rsvd.max": str(4 * MI),
@@ -259,7 +261,7 @@ def test_the_root_has_room_for_the_pages_of_all_pods() -> None:
         PodFacts(place("1", E), (claim,)),
         PodFacts(place("2", B), classic_pages={"2MB": 6 * MI, "1GB": GI}),
     ]
-    made = plan(Policy(), pods)
+    made = plan(MemoryQosPolicy(), pods)
     assert made.floors == {
         "kubepods": {"hugetlb.2MB.rsvd.max": str(10 * MI), "hugetlb.2MB.max": str(10 * MI)}
     }
@@ -269,7 +271,10 @@ def test_the_root_has_room_for_the_pages_of_all_pods() -> None:
 def test_pages_are_left_to_a_kubelet_that_counts_them() -> None:
     claim = share("c", MI, {"2MB": 4 * MI})
     pod = PodFacts(place("1", E), (claim,), (ContainerFacts((claim,), path="kubepods/c"),))
-    for policy in (Policy(kubelets=frozenset({Knob.HUGEPAGES})), Policy(page_limits=False)):
+    for policy in (
+        MemoryQosPolicy(kubelets=frozenset({Knob.HUGEPAGES})),
+        MemoryQosPolicy(page_limits=False),
+    ):
         made = plan(policy, [pod])
         files = {file for values in made.everything().values() for file in values}
         assert files == {MIN}
@@ -311,7 +316,7 @@ def test_admin_access_and_nothing_at_all_hold_nothing() -> None:
 
 @given(policies(), nodes())
 def test_children_never_exceed_their_parents_protection(
-    policy: Policy, pods: list[PodFacts]
+    policy: MemoryQosPolicy, pods: list[PodFacts]
 ) -> None:
     made = plan(policy, pods)
     every = made.everything()
@@ -327,13 +332,13 @@ def test_children_never_exceed_their_parents_protection(
 
 
 @given(policies(), nodes())
-def test_sums_are_exact(policy: Policy, pods: list[PodFacts]) -> None:
+def test_sums_are_exact(policy: MemoryQosPolicy, pods: list[PodFacts]) -> None:
     made = plan(policy, pods)
     for file in (MIN, LOW):
         total = sum(
             pod_protection(policy, pod)
             for pod in pods
-            if policy.protecting_file(pod.place.qos_class) == file and policy.owns(Knob.PROTECTION)
+            if protecting_file(policy, pod.place.qos_class) == file and policy.owns(Knob.PROTECTION)
         )
         roots = {pod.place.root for pod in pods}
         assert total == sum(int(made.tree.get(root, {}).get(file, 0)) for root in roots)
@@ -348,7 +353,7 @@ def test_sums_are_exact(policy: Policy, pods: list[PodFacts]) -> None:
 
 @given(policies(), nodes(), st.randoms(use_true_random=False))
 def test_order_and_repetition_of_shares_do_not_matter(
-    policy: Policy, pods: list[PodFacts], rng: random.Random
+    policy: MemoryQosPolicy, pods: list[PodFacts], rng: random.Random
 ) -> None:
     mixed = [
         replace(
@@ -363,7 +368,7 @@ def test_order_and_repetition_of_shares_do_not_matter(
 
 
 @given(policies(), nodes())
-def test_only_claimed_sizes_are_ever_touched(policy: Policy, pods: list[PodFacts]) -> None:
+def test_only_claimed_sizes_are_ever_touched(policy: MemoryQosPolicy, pods: list[PodFacts]) -> None:
     made = plan(policy, pods)
     claimed = {pod.place.pod: pages_of(distinct(pod.shares)) for pod in pods}
     for path, values in made.tree.items():
@@ -379,7 +384,7 @@ def test_only_claimed_sizes_are_ever_touched(policy: Policy, pods: list[PodFacts
 
 @given(policies(), nodes(), st.sets(st.sampled_from(Knob)))
 def test_what_is_the_kubelets_is_never_planned(
-    policy: Policy, pods: list[PodFacts], knobs: set[Knob]
+    policy: MemoryQosPolicy, pods: list[PodFacts], knobs: set[Knob]
 ) -> None:
     yielding = replace(policy, kubelets=frozenset(knobs))
     made = plan(yielding, pods)
@@ -393,7 +398,9 @@ def test_what_is_the_kubelets_is_never_planned(
 
 
 @given(policies(), nodes())
-def test_a_throttle_is_never_below_what_is_protected(policy: Policy, pods: list[PodFacts]) -> None:
+def test_a_throttle_is_never_below_what_is_protected(
+    policy: MemoryQosPolicy, pods: list[PodFacts]
+) -> None:
     for values in plan(policy, pods).everything().values():
         if HIGH in values:
             assert int(values[HIGH]) >= max(int(values.get(MIN, 0)), int(values.get(LOW, 0)))

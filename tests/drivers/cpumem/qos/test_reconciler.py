@@ -12,11 +12,12 @@ import pytest
 
 from drakit.drivers.cpumem.qos.keeping import Keeper
 from drakit.drivers.cpumem.qos.layout import QosClass, place_of
-from drakit.drivers.cpumem.qos.planner import ContainerFacts, Knob, Policy, container_values
+from drakit.drivers.cpumem.qos.planner import ContainerFacts, container_values
 from drakit.drivers.cpumem.qos.podspec import PodRequests
 from drakit.drivers.cpumem.qos.reconciler import QosReconciler, qos_reconciler
 from drakit.drivers.cpumem.qos.record import Record
 from drakit.drivers.cpumem.qos.shares import shares_of
+from drakit.drivers.models.memory_policy import Knob, MemoryQosPolicy
 from drakit.kit.claims import cdi_names as names
 from drakit.kit.driver import (
     Assignment,
@@ -45,7 +46,7 @@ KIND = "dra.k8s.io/cpumem"
 class MemoryDriver:
     """As small as a driver with a policy can be."""
 
-    policy: Policy = Policy()
+    policy: MemoryQosPolicy = MemoryQosPolicy()
     name: str = "dra.cpumem"
     cdi_kind: str = KIND
 
@@ -67,7 +68,7 @@ class MemoryDriver:
         return DesiredResources(unified=container_values(self.policy, place.qos_class, facts))
 
 
-def policy_of(driver: Driver) -> Policy | None:
+def policy_of(driver: Driver) -> MemoryQosPolicy | None:
     return driver.policy if isinstance(driver, MemoryDriver) else None
 
 
@@ -231,7 +232,7 @@ async def test_restore_leaves_the_node_as_it_was(node: Node) -> None:
 
 
 async def test_mode_all_protects_requests_too(node: Node) -> None:
-    node.driver = MemoryDriver(Policy(mode="all"))
+    node.driver = MemoryDriver(MemoryQosPolicy(mode="all"))
     for uid, qos_class in (("1", B), ("2", G), ("3", E)):
         node.tree.make(parent(uid, qos_class)[1:])
     node.specs = {"1": PodRequests(3 * MI, None, {"c": 2 * MI}), "2": PodRequests(GI)}
@@ -273,7 +274,7 @@ def replace_consumers(entry: PreparedClaim, consumers: tuple[str, ...]) -> Prepa
 async def test_a_kubelet_that_owns_the_files_is_left_alone(node: Node) -> None:
     node.tree.make(parent("1", E)[1:])
     before = node.tree.snapshot()
-    node.driver = MemoryDriver(Policy(kubelets=frozenset(Knob)))
+    node.driver = MemoryDriver(MemoryQosPolicy(kubelets=frozenset(Knob)))
     await node.settle([view("1", E)], claim("a", "1", memory=MI, pages=2 * MI))
     assert node.tree.snapshot() == before
     owner = {

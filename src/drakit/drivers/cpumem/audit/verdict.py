@@ -13,10 +13,10 @@ from typing import Final, Literal
 
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.cpumem.audit.seen import SeenContainer, SeenPod
-from drakit.drivers.cpumem.driver import CpuMem
 from drakit.drivers.cpumem.qos.layout import place_of
-from drakit.drivers.cpumem.qos.planner import Plan, PodFacts, Policy, plan
+from drakit.drivers.cpumem.qos.planner import Plan, PodFacts, plan
 from drakit.drivers.cpumem.qos.shares import shares_of
+from drakit.drivers.models.memory_policy import MemoryQosPolicy
 from drakit.kit.claims.cdi_names import Part, parts_of
 from drakit.kit.driver import (
     Container,
@@ -76,7 +76,7 @@ class Verdict:
 
 def audit(
     driver: Driver,
-    policy: Policy,
+    policy: MemoryQosPolicy,
     prepared_claims: PreparedClaims,
     pods: Sequence[SeenPod],
     read: Read,
@@ -85,8 +85,7 @@ def audit(
     owners = _owners(prepared_claims, pods)
     containers = _Containers(driver, policy, prepared_claims, read)
     found = [v for pod in pods for v in containers.verdicts(pod, owners.get(pod.uid, []))]
-    if isinstance(driver, CpuMem):
-        found.extend(_tree_verdicts(policy, pods, owners, read))
+    found.extend(_tree_verdicts(policy, pods, owners, read))
     return found
 
 
@@ -111,7 +110,7 @@ class _Containers:
     """What containers must look like, and do."""
 
     driver: Driver
-    policy: Policy
+    policy: MemoryQosPolicy
     prepared_claims: PreparedClaims
     read: Read
 
@@ -219,7 +218,7 @@ def _parsed(text: str | None) -> CpuSet | None:
 
 
 def _limit_checks(
-    policy: Policy, desired: DesiredResources, path: str, read: Read
+    policy: MemoryQosPolicy, desired: DesiredResources, path: str, read: Read
 ) -> Iterator[Check]:
     """Memory files, and both limits of every claimed page size."""
     for size, limit in desired.hugepage_limits.items():
@@ -239,7 +238,7 @@ def _limit(file: str, claimed: int, found: str | None) -> Check:
     return Check(file, "at least", str(claimed), found, right)
 
 
-def _amount(policy: Policy, file: str, wanted: str, found: str | None) -> Check:
+def _amount(policy: MemoryQosPolicy, file: str, wanted: str, found: str | None) -> Check:
     """A protected amount. With mode ``all`` requests are on top, which only the pod's spec tells."""
     floor = int(wanted) // _PAGE * _PAGE  # the kernel keeps whole pages
     if policy.mode == "all":
@@ -257,7 +256,10 @@ def _number(text: str | None) -> float:
 
 
 def _tree_verdicts(
-    policy: Policy, pods: Iterable[SeenPod], owners: dict[str, list[PreparedClaim]], read: Read
+    policy: MemoryQosPolicy,
+    pods: Iterable[SeenPod],
+    owners: dict[str, list[PreparedClaim]],
+    read: Read,
 ) -> Iterator[Verdict]:
     claims: dict[str, tuple[str, ...]] = {}
     facts = []
@@ -275,7 +277,7 @@ def _tree_verdicts(
         yield Verdict(kind, path, claims.get(path, ()), checks)
 
 
-def _tree_checks(policy: Policy, planned: Plan, path: str, read: Read) -> Iterator[Check]:
+def _tree_checks(policy: MemoryQosPolicy, planned: Plan, path: str, read: Read) -> Iterator[Check]:
     for file, value in planned.tree.get(path, {}).items():
         found = read(path, file)
         if file.startswith("hugetlb."):

@@ -29,7 +29,7 @@ from drakit.drivers.cpumem.qos.kubeletconfig import (
     KubeletFiles,
     parse,
 )
-from drakit.drivers.cpumem.qos.planner import Knob, Policy
+from drakit.drivers.models.memory_policy import Knob, MemoryQosPolicy
 
 _TIERED: Final = "TieredReservation"
 _QOS_GATE: Final = "MemoryQoS"
@@ -142,7 +142,7 @@ class OwnershipReader:
         self.ownership = decide(self.config, mapped=self.mapped)
         return self.ownership
 
-    def on_this_node(self, policy: Policy, total: int, hugetlb: int) -> Policy:
+    def on_this_node(self, policy: MemoryQosPolicy, total: int, hugetlb: int) -> MemoryQosPolicy:
         """*policy* without what the kubelet writes, and with the node's allocatable memory.
 
         *total* is the node's MemTotal, *hugetlb* what its page pools hold of it.

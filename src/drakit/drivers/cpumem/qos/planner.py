@@ -28,73 +28,21 @@ than the claim, the kernel divides the pod's protection by usage.
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 from drakit.drivers.cpumem.qos.layout import PodPlace, QosClass
 from drakit.drivers.cpumem.qos.shares import Share, distinct, pages_of
+from drakit.drivers.models.memory_policy import Knob, MemoryQosPolicy
 
-Mode = Literal["off", "claims", "all"]
-Protection = Literal["tiered", "soft"]
 Values = dict[str, str]
 """File to value."""
 
 MIN: Final = "memory.min"
 LOW: Final = "memory.low"
 HIGH: Final = "memory.high"
-
-
-class Knob(enum.Enum):
-    """What either the kubelet or the driver writes, never both."""
-
-    PROTECTION = "protection"
-    """``memory.min`` and ``memory.low``, at every level."""
-    THROTTLING = "throttling"
-    """``memory.high``."""
-    HUGEPAGES = "hugepages"
-    """``hugetlb.*.max`` and ``hugetlb.*.rsvd.max``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """What the administrator wants and the node allows."""
-
-    mode: Mode = "claims"
-    """``claims``: protect what is claimed; ``all``: also what pods request; ``off``: neither."""
-    protection: Protection = "tiered"
-    """``soft``: ``memory.low`` where ``tiered`` has ``memory.min``. A container whose ``memory.min``
-    is its limit has nothing to reclaim: growing page cache ends in the OOM killer."""
-    throttling_factor: float | None = None
-    page_limits: bool = True
-    """Whether claims of hugepages become limits; without, a claim is not kept from others."""
-    reserving_limits: bool = True
-    """Whether the kernel limits reservations of pages too (``rsvd.max``, since 5.7)."""
-    hugetlb_charged: bool = False
-    """cgroup2 is mounted with ``memory_hugetlb_accounting``: pages count as memory in use."""
-    allocatable: int | None = None
-    """The node's allocatable memory: the limit of containers that have none."""
-    page_size: int = 4096
-    kubelets: frozenset[Knob] = frozenset()
-    """What the kubelet writes, and we therefore do not."""
-
-    def __post_init__(self) -> None:
-        factor = self.throttling_factor
-        if factor is not None and not 0 < factor <= 1:
-            raise ValueError(f"the throttling factor must be above 0 and at most 1, not {factor}")
-
-    def owns(self, knob: Knob) -> bool:
-        """Whether the driver writes this."""
-        if knob is Knob.HUGEPAGES:
-            return self.page_limits and knob not in self.kubelets
-        return self.mode != "off" and knob not in self.kubelets
-
-    def protecting_file(self, qos_class: QosClass) -> str:
-        """The file that protects the memory of a pod of this class."""
-        soft = self.protection == "soft" or qos_class is QosClass.BURSTABLE
-        return LOW if soft else MIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +115,13 @@ def throttle_at(request: int, limit: int, factor: float, page_size: int) -> int:
     return int(float(between) / float(page_size)) * page_size
 
 
-def page_limit_files(policy: Policy, size: str, limit: int) -> Values:
+def protecting_file(policy: MemoryQosPolicy, qos_class: QosClass) -> str:
+    """The file that protects the memory of a pod of this QoS class."""
+    soft = policy.protection == "soft" or qos_class is QosClass.BURSTABLE
+    return LOW if soft else MIN
+
+
+def page_limit_files(policy: MemoryQosPolicy, size: str, limit: int) -> Values:
     """The limits of a page size, in the order to write them.
 
     ``rsvd.max`` counts when pages are reserved (mmap fails), ``max`` when they are touched (SIGBUS).
@@ -180,13 +134,16 @@ def page_limit_files(policy: Policy, size: str, limit: int) -> Values:
 
 
 def container_values(
-    policy: Policy, qos_class: QosClass, container: ContainerFacts, pod_limit: int | None = None
+    policy: MemoryQosPolicy,
+    qos_class: QosClass,
+    container: ContainerFacts,
+    pod_limit: int | None = None,
 ) -> Values:
     """What the runtime must set for a container (``DesiredResources.unified``); nothing where nothing is due."""
     values: Values = {}
     protected = _container_protection(policy, qos_class, container)
     if protected and policy.owns(Knob.PROTECTION):
-        values[policy.protecting_file(qos_class)] = str(protected)
+        values[protecting_file(policy, qos_class)] = str(protected)
     if policy.owns(Knob.THROTTLING):
         high = _throttled(policy, qos_class, container, pod_limit)
         if high is not None and high >= protected:
@@ -197,7 +154,7 @@ def container_values(
     return values
 
 
-def container_memory_limit(policy: Policy, container: ContainerFacts) -> int | None:
+def container_memory_limit(policy: MemoryQosPolicy, container: ContainerFacts) -> int | None:
     """The memory limit for a container whose pages are charged to it (``DesiredResources.memory_limit``).
 
     None leaves the kubelet's. Without room for the claimed pages the container would be killed for
@@ -209,20 +166,22 @@ def container_memory_limit(policy: Policy, container: ContainerFacts) -> int | N
     return container.bound + pages
 
 
-def _container_protection(policy: Policy, qos_class: QosClass, container: ContainerFacts) -> int:
+def _container_protection(
+    policy: MemoryQosPolicy, qos_class: QosClass, container: ContainerFacts
+) -> int:
     claimed = _claimed(policy, distinct(container.shares))
     if policy.mode != "all":
         return claimed if policy.mode == "claims" else 0
     return claimed + _requested(qos_class, container) + _charged(policy, container.classic_pages)
 
 
-def _claimed(policy: Policy, shares: Iterable[Share]) -> int:
+def _claimed(policy: MemoryQosPolicy, shares: Iterable[Share]) -> int:
     """Bytes that these shares protect."""
     pages = policy.hugetlb_charged
     return sum(share.memory + (share.page_bytes if pages else 0) for share in shares)
 
 
-def _charged(policy: Policy, classic: Mapping[str, int]) -> int:
+def _charged(policy: MemoryQosPolicy, classic: Mapping[str, int]) -> int:
     return sum(classic.values()) if policy.hugetlb_charged else 0
 
 
@@ -234,7 +193,7 @@ def _requested(qos_class: QosClass, container: ContainerFacts) -> int:
 
 
 def _throttled(
-    policy: Policy, qos_class: QosClass, container: ContainerFacts, pod_limit: int | None
+    policy: MemoryQosPolicy, qos_class: QosClass, container: ContainerFacts, pod_limit: int | None
 ) -> int | None:
     """``memory.high`` of a container, or None for none."""
     claims = distinct(container.shares)
@@ -260,7 +219,7 @@ def _throttled(
     return high + sum(share.page_bytes for share in claims) + classic
 
 
-def _above(policy: Policy, request: int, limit: int | None) -> int | None:
+def _above(policy: MemoryQosPolicy, request: int, limit: int | None) -> int | None:
     if policy.throttling_factor is None or limit is None:
         return None
     high = throttle_at(request, limit, policy.throttling_factor, policy.page_size)
@@ -270,7 +229,7 @@ def _above(policy: Policy, request: int, limit: int | None) -> int | None:
 # -- pods and above ---------------------------------------------------------------------------------
 
 
-def plan(policy: Policy, pods: Iterable[PodFacts]) -> Plan:
+def plan(policy: MemoryQosPolicy, pods: Iterable[PodFacts]) -> Plan:
     """The files of all cgroups, for all pods of the node. Each pod may be given once."""
     containers: dict[str, Values] = {}
     sums, floors = _Sums(), _Sums()
@@ -305,7 +264,7 @@ class _Sums:
         }
 
 
-def pod_protection(policy: Policy, pod: PodFacts) -> int:
+def pod_protection(policy: MemoryQosPolicy, pod: PodFacts) -> int:
     """How much of a pod's memory is protected: what it requests and each of its claims once."""
     claimed = _claimed(policy, pod.claims)
     if policy.mode != "all":
@@ -315,11 +274,11 @@ def pod_protection(policy: Policy, pod: PodFacts) -> int:
     return claimed + own + _charged(policy, pod.pages)
 
 
-def _protect(policy: Policy, pod: PodFacts, sums: _Sums, floors: _Sums) -> None:
+def _protect(policy: MemoryQosPolicy, pod: PodFacts, sums: _Sums, floors: _Sums) -> None:
     amount = pod_protection(policy, pod)
     if not amount or not policy.owns(Knob.PROTECTION):
         return
-    file = policy.protecting_file(pod.place.qos_class)
+    file = protecting_file(policy, pod.place.qos_class)
     for path in pod.place.chain:
         sums.add(path, file, amount)
     for path in pod.place.above:
@@ -327,7 +286,7 @@ def _protect(policy: Policy, pod: PodFacts, sums: _Sums, floors: _Sums) -> None:
 
 
 def _limit_pages(
-    policy: Policy, pod: PodFacts, claimed_sizes: set[str], sums: _Sums, floors: _Sums
+    policy: MemoryQosPolicy, pod: PodFacts, claimed_sizes: set[str], sums: _Sums, floors: _Sums
 ) -> None:
     """The pod's limits for the sizes it claims, and room for all pods in the root's.
 
@@ -346,7 +305,7 @@ def _limit_pages(
                 floors.add(pod.place.root, file, limit)
 
 
-def _throttle_pod(policy: Policy, pod: PodFacts, sums: _Sums) -> None:
+def _throttle_pod(policy: MemoryQosPolicy, pod: PodFacts, sums: _Sums) -> None:
     """``memory.high`` of a pod with a limit of its own; other pods have none at this level."""
     limited = pod.pod_limit is not None and pod.request not in (None, pod.pod_limit)
     if policy.mode != "all" or not limited or not policy.owns(Knob.THROTTLING):

@@ -15,20 +15,12 @@ from typing import Final
 from drakit.cgroups.tree import relative_path
 from drakit.drivers.cpumem.qos.keeping import Keeper, number
 from drakit.drivers.cpumem.qos.layout import PodPlace, place_of
-from drakit.drivers.cpumem.qos.planner import (
-    LOW,
-    MIN,
-    ContainerFacts,
-    Knob,
-    Plan,
-    PodFacts,
-    Policy,
-    plan,
-)
+from drakit.drivers.cpumem.qos.planner import LOW, MIN, ContainerFacts, Plan, PodFacts, plan
 from drakit.drivers.cpumem.qos.podspec import PodRequests, ReadSpecs
 from drakit.drivers.cpumem.qos.record import Record
 from drakit.drivers.cpumem.qos.shares import Share, distinct, pages_of, shares_of
 from drakit.drivers.cpumem.qos.usage import read_usage
+from drakit.drivers.models.memory_policy import Knob, MemoryQosPolicy
 from drakit.kit.claims.checkpoint import boot_id
 from drakit.kit.driver import Container, Driver, PreparedClaim, PreparedClaims
 from drakit.kit.reconciler import PodView
@@ -51,7 +43,7 @@ class QosReconciler:
         self,
         root: str,
         keeper: Keeper,
-        policy_of: Callable[[Driver], Policy | None],
+        policy_of: Callable[[Driver], MemoryQosPolicy | None],
         *,
         specs: ReadSpecs | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -63,7 +55,7 @@ class QosReconciler:
         self._clock = clock
         self._pods: frozenset[str] | None = None
         self._churned_at = -_CHURN_SECONDS
-        self._policy = Policy(mode="off")
+        self._policy = MemoryQosPolicy(mode="off")
         self._facts: tuple[PodFacts, ...] = ()
         self._plan = Plan()
         self._lost: frozenset[str] = frozenset()
@@ -225,7 +217,7 @@ class QosReconciler:
 def qos_reconciler(
     cgroup_root: str,
     record_path: str,
-    policy_of: Callable[[Driver], Policy | None],
+    policy_of: Callable[[Driver], MemoryQosPolicy | None],
     specs: ReadSpecs | None = None,
 ) -> QosReconciler:
     """The reconciler of a node, with what it set remembered in the file *record_path*."""
