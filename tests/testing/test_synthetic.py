@@ -9,7 +9,7 @@ from drakit.machine.model import CoreType
 from drakit.testing.synthetic import (
     GIB,
     CoreSpec,
-    NodeSpec,
+    NumaSpec,
     Numbering,
     Surroundings,
     arm_big_little,
@@ -65,7 +65,7 @@ def test_offline_cpus_have_a_node_and_nothing_else() -> None:
 def test_asymmetric_machines() -> None:
     machine = assemble(
         [CoreSpec(threads=8), CoreSpec(socket=5, node=3, threads=1), CoreSpec(socket=5, node=3)],
-        nodes={7: NodeSpec(memory_bytes=GIB)},
+        nodes={7: NumaSpec(memory_bytes=GIB)},
         surroundings=Surroundings(numbering=Numbering.ADJACENT),
     )
     invariants.check(machine)

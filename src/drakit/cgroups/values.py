@@ -13,6 +13,7 @@ PAGE_SIZE: Final = os.sysconf("SC_PAGE_SIZE")
 _UNLIMITED: Final = (1 << 63) - (1 << 34)
 """Amounts from here on mean "no limit": the greatest number, rounded down to any page size."""
 _HUGE_SIZE: Final = re.compile(r"hugetlb\.(\d+)([KMG])B\.")
+_PER_NODE: Final = re.compile(r"(?<!\S)N([0-9]+)=([0-9]+)(?!\S)")
 _UNITS: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -67,3 +68,8 @@ def hugepage_size(file: str) -> int | None:
     """The page size in bytes of a hugetlb file; None for other files."""
     found = _HUGE_SIZE.match(file)
     return None if found is None else int(found[1]) * _UNITS[found[2]]
+
+
+def parse_numa_stat(text: str) -> dict[int, int]:
+    """Amounts by NUMA node, from a row like ``total=3 N0=1 N1=2``; other words are ignored."""
+    return {int(node): int(number) for node, number in _PER_NODE.findall(text)}

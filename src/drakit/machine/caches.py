@@ -15,7 +15,7 @@ from drakit.machine.cpu_states import CPU
 from drakit.machine.model import Cache
 from drakit.machine.partition import agree_on_cores
 from drakit.machine.sysfs import Reader, parse_number
-from drakit.machine.topology import Topology
+from drakit.machine.topology import MachineTopology
 
 _MOST_INDEXES = 64
 _KINDS = {"Data": "Data", "Instruction": "Instruction", "Unified": "Unified"}
@@ -42,7 +42,7 @@ class _Description:
     raw_id: int | None
 
 
-def read_caches(reader: Reader, topology: Topology, online: CpuSet) -> Caches:
+def read_caches(reader: Reader, topology: MachineTopology, online: CpuSet) -> Caches:
     """Read all caches; CPUs without any share an assumed last-level cache per socket."""
     survey = _Survey(reader, topology, online)
     for leader, core in topology.leaders.items():
@@ -52,7 +52,7 @@ def read_caches(reader: Reader, topology: Topology, online: CpuSet) -> Caches:
 
 
 class _Survey:
-    def __init__(self, reader: Reader, topology: Topology, online: CpuSet) -> None:
+    def __init__(self, reader: Reader, topology: MachineTopology, online: CpuSet) -> None:
         self._reader = reader
         self._online = online
         self._cores = topology.leaders
@@ -69,7 +69,9 @@ class _Survey:
             return
         for cpu in core:
             if cpu != leader and self._ask_cpu(cpu, leader, core):
-                self._reader.doubts.note_cpu(leader, "/cache", "missing; a sibling's taken instead")
+                self._reader.warnings.note_cpu(
+                    leader, "/cache", "missing; a sibling's taken instead"
+                )
                 return
 
     def _ask_cpu(self, cpu: int, leader: int, core: CpuSet) -> bool:
@@ -102,7 +104,7 @@ class _Survey:
             said = (
                 "does not tell who shares it" if shared is None else "is not shared by its own CPU"
             )
-            self._reader.doubts.note_cpu(
+            self._reader.warnings.note_cpu(
                 cpu, f"/cache/index{index}", f"{said}; taken as the core's own"
             )
             shared = core
@@ -127,7 +129,9 @@ class _Survey:
         if level is None or not 0 < level < 16:
             level = self._level_of_index.get(index)
             outcome = "taken as on other CPUs" if level else "ignored this cache"
-            self._reader.doubts.note_cpu(cpu, f"/cache/index{index}/level", f"no level; {outcome}")
+            self._reader.warnings.note_cpu(
+                cpu, f"/cache/index{index}/level", f"no level; {outcome}"
+            )
             if level is None:
                 return None
         self._level_of_index.setdefault(index, level)
@@ -144,7 +148,7 @@ class _Survey:
             kind = _KINDS.get((self._reader.text(place + "type") or "").strip(" \r\n\0"))
             if kind is None:
                 kind = "Unified"
-                self._reader.doubts.note_cpu(
+                self._reader.warnings.note_cpu(
                     cpu, f"/cache/index{index}/type", "no type; taken as Unified"
                 )
             elif like[2] is not None:
@@ -158,7 +162,7 @@ class _Survey:
             ids = {cpu: self._first[level, kind, cpu].raw_id for cpu in claims}
             agreement = agree_on_cores(self._with_silent(claims), self._cores, ids)
             for cpu in agreement.disputed:
-                self._reader.doubts.note_cpu(
+                self._reader.warnings.note_cpu(
                     cpu,
                     "/cache",
                     f"contradicts what other CPUs say about sharing L{level} {kind}; settled by "
@@ -177,7 +181,7 @@ class _Survey:
         named = CpuSet.union(claims.values())
         for cpu in (named & CpuSet(self._cores)) - CpuSet(claims):
             asked[cpu] = None
-            self._reader.doubts.note_cpu(
+            self._reader.warnings.note_cpu(
                 cpu, "/cache", "does not describe a cache that other CPUs share with it"
             )
         return asked
@@ -191,7 +195,9 @@ def parse_size(text: str) -> int | None:
     return None if value is None or value <= 0 else value * unit
 
 
-def _last_levels(reader: Reader, caches: Iterable[Cache], topology: Topology) -> tuple[Cache, ...]:
+def _last_levels(
+    reader: Reader, caches: Iterable[Cache], topology: MachineTopology
+) -> tuple[Cache, ...]:
     """The highest data or unified cache of every CPU, assumed per socket where there is none."""
     last: dict[int, Cache] = {}
     for cache in caches:  # ordered by level: later ones are higher
@@ -215,7 +221,7 @@ def _last_levels(reader: Reader, caches: Iterable[Cache], topology: Topology) ->
             found.append(Cache(ASSUMED_LEVEL, "Unified", None, bare))
     bare = CpuSet.union(topology.sockets) - described
     if bare:
-        reader.doubts.note(
+        reader.warnings.note(
             f"{CPU}/cpu*/cache" if described else f"{CPU}/cpu{bare.min()}/cache",
             f"no cache is described for CPUs {bare}; one last-level cache per socket assumed",
         )

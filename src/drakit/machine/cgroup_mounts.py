@@ -62,7 +62,7 @@ def _mounts(reader: Reader) -> list[_Mount]:
         if text:
             parse = _parse_mountinfo if path.endswith("mountinfo") else _parse_mounts
             return [mount for line in text.splitlines() if (mount := parse(line)) is not None]
-    reader.doubts.note("/proc/self/mountinfo", "missing; the cgroup version is unknown")
+    reader.warnings.note("/proc/self/mountinfo", "missing; the cgroup version is unknown")
     return []
 
 

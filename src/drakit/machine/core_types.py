@@ -1,4 +1,4 @@
-"""Kinds of core, capacity and frequency.
+"""CoreTypes of core, capacity and frequency.
 
 Reliable sources, in this order: Intel's PMU devices of hybrid processors, ``cpu_capacity`` (arm64,
 riscv), and, where neither exists, differing first-level caches together with differing maximum
@@ -15,7 +15,7 @@ from drakit.core.cpuset import EMPTY, CpuSet
 from drakit.machine.cpu_states import CPU
 from drakit.machine.model import Cache, CoreType
 from drakit.machine.sysfs import Reader
-from drakit.machine.topology import Topology
+from drakit.machine.topology import MachineTopology
 
 _SAME_KIND = 0.9
 """Capacities within a tenth of the strongest core's are one kind: equal cores differ that much by
@@ -23,7 +23,7 @@ their frequency limit (997 to 1024 among the ten Cortex-X925 of an NVIDIA GB10).
 
 
 @dataclass(frozen=True, slots=True)
-class Kinds:
+class CoreTypes:
     """Facts by CPU; a CPU that is in none has the default."""
 
     core_type: Mapping[int, CoreType]
@@ -31,9 +31,9 @@ class Kinds:
     max_frequency_khz: Mapping[int, int]
 
 
-def read_kinds(
-    reader: Reader, online: CpuSet, topology: Topology, caches: Iterable[Cache]
-) -> Kinds:
+def read_core_types(
+    reader: Reader, online: CpuSet, topology: MachineTopology, caches: Iterable[Cache]
+) -> CoreTypes:
     """Ask the lowest CPU of each core: the threads of a core are alike."""
     capacity: dict[int, int] = {}
     frequency: dict[int, int] = {}
@@ -50,7 +50,7 @@ def read_kinds(
         or _by_capacity(reader, online, capacity)
         or _by_design(reader, online, caches, frequency)
     )
-    return Kinds(kinds, capacity, frequency)
+    return CoreTypes(kinds, capacity, frequency)
 
 
 def _by_pmu(reader: Reader, online: CpuSet) -> dict[int, CoreType]:
@@ -61,9 +61,11 @@ def _by_pmu(reader: Reader, online: CpuSet) -> dict[int, CoreType]:
         return {}
     both, neither = fast & slow, online - fast - slow
     if both:
-        reader.doubts.note("/sys/devices/cpu_atom/cpus", f"CPUs {both} are in cpu_core too: p-core")
+        reader.warnings.note(
+            "/sys/devices/cpu_atom/cpus", f"CPUs {both} are in cpu_core too: p-core"
+        )
     if neither:
-        reader.doubts.note(
+        reader.warnings.note(
             "/sys/devices/cpu_core/cpus", f"CPUs {neither} are of neither kind: taken as standard"
         )
     kinds = dict.fromkeys(slow, CoreType.EFFICIENCY)
@@ -90,7 +92,7 @@ def _by_capacity(
         return {}
     for cpu in online:
         if cpu not in capacity:
-            reader.doubts.note_cpu(
+            reader.warnings.note_cpu(
                 cpu, "/cpu_capacity", "missing on a machine of two kinds: standard"
             )
     return {cpu: CoreType.EFFICIENCY if cpu in weak else CoreType.PERFORMANCE for cpu in capacity}
@@ -117,7 +119,7 @@ def _by_design(
         return {}
     if not online <= CpuSet(shape_of):
         return {}
-    reader.doubts.note(
+    reader.warnings.note(
         "/sys/devices/cpu_core/cpus",
         "missing; kinds of core told apart by their first-level caches and maximum frequencies",
     )

@@ -31,24 +31,26 @@ def read_states(reader: Reader) -> CpuStates:
     listed_present = _believable(reader, "present", directories)
     listed_online = _believable(reader, "online", directories)
     if listed_online is not None and not listed_online:
-        reader.doubts.note(f"{CPU}/online", "names no CPU at all; asked the CPUs one by one")
+        reader.warnings.note(f"{CPU}/online", "names no CPU at all; asked the CPUs one by one")
         listed_online = None
     if listed_present is None and directories:
-        reader.doubts.note(f"{CPU}/present", "missing or unusable; every cpuN directory is present")
+        reader.warnings.note(
+            f"{CPU}/present", "missing or unusable; every cpuN directory is present"
+        )
     named = directories | (listed_present or EMPTY) | (listed_online or EMPTY)
     if not named:
         named = listed_online = _from_proc(reader)
     if listed_online is None:
-        reader.doubts.note(f"{CPU}/online", "missing or unusable; asked the CPUs one by one")
+        reader.warnings.note(f"{CPU}/online", "missing or unusable; asked the CPUs one by one")
         listed_online = _online_one_by_one(reader, named)
     else:
         _check_offline(reader, directories - listed_online)
     present = (directories if listed_present is None else listed_present) | listed_online
     possible = _believable(reader, "possible", directories)
     for cpu in named - (possible if possible is not None else named):
-        reader.doubts.note_cpu(cpu, "", "not in the list of possible CPUs; kept nevertheless")
+        reader.warnings.note_cpu(cpu, "", "not in the list of possible CPUs; kept nevertheless")
     for cpu in named - directories if directories else EMPTY:
-        reader.doubts.note_cpu(cpu, "", "listed, but has no directory; its place is derived")
+        reader.warnings.note_cpu(cpu, "", "listed, but has no directory; its place is derived")
     return CpuStates(
         possible=(possible or EMPTY) | named,
         present=present,
@@ -66,7 +68,7 @@ def _believable(reader: Reader, name: str, directories: CpuSet) -> CpuSet | None
         return None
     absurd = listed - CpuSet.range(0, MAX_CPUS)
     if absurd:
-        reader.doubts.note(
+        reader.warnings.note(
             f"{CPU}/{name}", f"CPUs from {absurd.min()} on ignored: no kernel has them"
         )
         listed = (listed - absurd) | (listed & directories)
@@ -91,12 +93,12 @@ def _online_one_by_one(reader: Reader, named: CpuSet) -> CpuSet:
     for cpu in silent:
         states[cpu] = cpu in shows or not anyone
         if not states[cpu]:
-            reader.doubts.note_cpu(
+            reader.warnings.note_cpu(
                 cpu, "/online", "missing, and no topology is shown: taken as offline"
             )
     online = CpuSet(cpu for cpu, state in states.items() if state)
     if not online and named:
-        reader.doubts.note(CPU, "every CPU says it is offline; taken as online")
+        reader.warnings.note(CPU, "every CPU says it is offline; taken as online")
         return named
     return online
 
@@ -106,7 +108,7 @@ def _check_offline(reader: Reader, offline: CpuSet) -> None:
     for cpu in offline:
         said = reader.number(f"{CPU}/cpu{cpu}/online")
         if said == 1 or (said is None and reader.exists(f"{CPU}/cpu{cpu}/topology")):
-            reader.doubts.note_cpu(
+            reader.warnings.note_cpu(
                 cpu, "/online", "looks online, the list of online CPUs says not: taken as offline"
             )
 
@@ -126,7 +128,7 @@ def _from_proc(reader: Reader) -> CpuSet:
     numbers = [int(digits) for digits in found if len(digits) < 10]
     cpus = CpuSet(number for number in numbers if number < MAX_CPUS)
     source = "/proc/stat or /proc/cpuinfo"
-    reader.doubts.note(
+    reader.warnings.note(
         CPU, f"shows no CPU; {len(cpus)} taken from {source}" if cpus else "shows no CPU"
     )
     return cpus
@@ -153,5 +155,5 @@ def _isolated(reader: Reader) -> CpuSet:
             try:
                 return CpuSet.parse(text)
             except CpuSetError as error:
-                reader.doubts.note("/proc/cmdline", f"isolcpus: {error.reason}; none isolated")
+                reader.warnings.note("/proc/cmdline", f"isolcpus: {error.reason}; none isolated")
     return EMPTY

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator
 from drakit.core.cpuset import CpuSet
 from drakit.machine.caches import Caches, read_caches
 from drakit.machine.cgroup_mounts import read_cgroups
-from drakit.machine.core_types import Kinds, read_kinds
+from drakit.machine.core_types import CoreTypes, read_core_types
 from drakit.machine.cpu_states import CpuStates, read_states
 from drakit.machine.identity import index_by_cpu
 from drakit.machine.kernel import read_architecture, read_cpuinfo, read_release
 from drakit.machine.model import CoreType, Cpu, Machine, NumaNode
 from drakit.machine.numa import read_nodes
 from drakit.machine.pci import read_pci_roots
-from drakit.machine.sysfs import Doubts, Reader
-from drakit.machine.topology import RawIds, Topology, read_topology
+from drakit.machine.sysfs import Reader, WarningCollector
+from drakit.machine.topology import MachineTopology, RawIds, read_topology
 
 
 def discover(root: str = "/") -> Machine:
@@ -26,14 +26,14 @@ def discover(root: str = "/") -> Machine:
     names is in ``Machine.cpus``; each online one has a core, a socket, a last-level cache and a NUMA
     node. The result is a snapshot: call again after hotplug.
     """
-    doubts = Doubts()
+    doubts = WarningCollector()
     reader = Reader(root, doubts)
     states = read_states(reader)
     cpuinfo = read_cpuinfo(reader)
     topology = read_topology(reader, states.online, cpuinfo)
     caches = read_caches(reader, topology, states.online)
     nodes = read_nodes(reader, states, topology)
-    kinds = read_kinds(reader, states.online, topology, caches.all)
+    kinds = read_core_types(reader, states.online, topology, caches.all)
     return Machine(
         cpus=tuple(_cpus(states, topology, caches, nodes, kinds)),
         numa_nodes=nodes,
@@ -55,10 +55,10 @@ def discover(root: str = "/") -> Machine:
 
 def _cpus(
     states: CpuStates,
-    topology: Topology,
+    topology: MachineTopology,
     caches: Caches,
     nodes: Iterable[NumaNode],
-    kinds: Kinds,
+    kinds: CoreTypes,
 ) -> Iterator[Cpu]:
     core_of, socket_of = index_by_cpu(topology.cores), index_by_cpu(topology.sockets)
     die_of, cluster_of = index_by_cpu(topology.dies), index_by_cpu(topology.clusters)

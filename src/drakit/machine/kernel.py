@@ -89,7 +89,7 @@ def read_release(reader: Reader) -> str:
         return words[2][:128]
     told = _gathered(reader, "OSRelease")
     if told is None:
-        reader.doubts.note("/proc/sys/kernel/osrelease", "missing; the kernel release is unknown")
+        reader.warnings.note("/proc/sys/kernel/osrelease", "missing; the kernel release is unknown")
     return told or ""
 
 
@@ -125,7 +125,7 @@ def read_architecture(reader: Reader, cpuinfo: CpuInfo) -> str:
         if key in first and word in first[key]:
             return architecture
     here = os.uname().machine
-    reader.doubts.note("/proc/cpuinfo", f"does not tell the architecture; assumed {here} as here")
+    reader.warnings.note("/proc/cpuinfo", f"does not tell the architecture; assumed {here} as here")
     return here
 
 

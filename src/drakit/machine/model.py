@@ -18,7 +18,7 @@ from drakit.core.cpuset import CpuSet
 
 
 class CoreType(enum.StrEnum):
-    """Kinds of core; ``STANDARD`` on machines that have only one kind."""
+    """CoreTypes of core; ``STANDARD`` on machines that have only one kind."""
 
     PERFORMANCE = "p-core"
     EFFICIENCY = "e-core"

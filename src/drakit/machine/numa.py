@@ -11,7 +11,7 @@ from drakit.core.cpuset import EMPTY, CpuSet
 from drakit.machine.cpu_states import CPU, CpuStates
 from drakit.machine.model import HugepagePool, NumaNode
 from drakit.machine.sysfs import Reader, parse_number
-from drakit.machine.topology import Topology
+from drakit.machine.topology import MachineTopology
 
 NODE: Final = "/sys/devices/system/node"
 _POOLS: Final = "/sys/kernel/mm/hugepages"
@@ -26,7 +26,9 @@ class _Memory:
     free: int
 
 
-def read_nodes(reader: Reader, states: CpuStates, topology: Topology) -> tuple[NumaNode, ...]:
+def read_nodes(
+    reader: Reader, states: CpuStates, topology: MachineTopology
+) -> tuple[NumaNode, ...]:
     """All nodes; together they hold every known CPU that any source places, and all online ones."""
     ids = reader.numbered(NODE, "node", _MAX_NODES)
     if not ids:
@@ -54,10 +56,10 @@ def read_nodes(reader: Reader, states: CpuStates, topology: Topology) -> tuple[N
 def _only_node(reader: Reader, states: CpuStates) -> NumaNode:
     """Without a node directory (no ``CONFIG_NUMA``) the machine is one node."""
     if states.known:
-        reader.doubts.note(NODE, "missing or empty; the machine is taken as one NUMA node")
+        reader.warnings.note(NODE, "missing or empty; the machine is taken as one NUMA node")
     text = reader.text("/proc/meminfo")
     if text is None:
-        reader.doubts.note("/proc/meminfo", "missing; the amount of memory is unknown")
+        reader.warnings.note("/proc/meminfo", "missing; the amount of memory is unknown")
     memory = _parse_meminfo(text or "", "")
     return NumaNode(
         id=0,
@@ -72,7 +74,7 @@ def _only_node(reader: Reader, states: CpuStates) -> NumaNode:
 class _Members:
     """Which CPUs belong to which node; no CPU belongs to two."""
 
-    def __init__(self, reader: Reader, states: CpuStates, topology: Topology) -> None:
+    def __init__(self, reader: Reader, states: CpuStates, topology: MachineTopology) -> None:
         self._reader = reader
         self._states = states
         self._topology = topology
@@ -84,14 +86,16 @@ class _Members:
         place = f"{NODE}/node{node}"
         listed = self._reader.cpus(f"{place}/cpulist", f"{place}/cpumap")
         if listed is None:
-            self._reader.doubts.note(f"{place}/cpulist", "missing or unusable; CPUs asked instead")
+            self._reader.warnings.note(
+                f"{place}/cpulist", "missing or unusable; CPUs asked instead"
+            )
             return
         unknown = listed - self._states.known
         if unknown:
-            self._reader.doubts.note(f"{place}/cpulist", f"CPUs {unknown} do not exist; ignored")
+            self._reader.warnings.note(f"{place}/cpulist", f"CPUs {unknown} do not exist; ignored")
         twice = listed & self._placed
         if twice:
-            self._reader.doubts.note(
+            self._reader.warnings.note(
                 f"{place}/cpulist", f"CPUs {twice} are in a lower node too; left there"
             )
         self._place(node, (listed & self._states.known) - self._placed)
@@ -103,7 +107,7 @@ class _Members:
             mask = self._reader.cpu_mask(f"{place}/cpumap")
             missing = (self._states.online - self._placed) & (mask or EMPTY)
             if missing:
-                self._reader.doubts.note(
+                self._reader.warnings.note(
                     f"{place}/cpulist", f"does not name CPUs {missing}; cpumap does and is believed"
                 )
                 self._place(node, missing)
@@ -114,13 +118,13 @@ class _Members:
             nodes = self._reader.numbered(f"{CPU}/cpu{cpu}", "node", _MAX_NODES)
             if nodes:
                 if cpu in self._states.online:
-                    self._reader.doubts.note_cpu(
+                    self._reader.warnings.note_cpu(
                         cpu, f"/node{nodes[0]}", "exists, but the node does not list the CPU"
                     )
                 self._place(nodes[0], CpuSet([cpu]))
         for cpu in self._states.online - self._placed:
             node = self._neighbors_node(cpu)
-            self._reader.doubts.note_cpu(
+            self._reader.warnings.note_cpu(
                 cpu, "", f"is in no NUMA node; placed in node {node} like its neighbors"
             )
             self._place(node, CpuSet([cpu]))
@@ -145,11 +149,11 @@ def _memory(reader: Reader, node: int) -> _Memory:
     path = f"{NODE}/node{node}/meminfo"
     text = reader.text(path)
     if text is None:
-        reader.doubts.note(path, "missing; the node is taken as having no memory")
+        reader.warnings.note(path, "missing; the node is taken as having no memory")
         return _Memory(0, 0)
     memory = _parse_meminfo(text, f"Node {node} ")
     if "MemTotal:" not in text:
-        reader.doubts.note(path, "tells no MemTotal; the node is taken as having no memory")
+        reader.warnings.note(path, "tells no MemTotal; the node is taken as having no memory")
     return memory
 
 
@@ -174,11 +178,11 @@ def _distances(
     path = f"{NODE}/node{node}/distance"
     text = reader.text(path)
     if text is None:
-        reader.doubts.note(path, f"missing; assumed {_LOCAL} for itself, {_REMOTE} for others")
+        reader.warnings.note(path, f"missing; assumed {_LOCAL} for itself, {_REMOTE} for others")
         return assumed
     numbers = [parse_number(word) for word in text.replace("\0", " ").split()]
     if len(numbers) != len(listed) or any(n is None or not 0 < n < 1 << 31 for n in numbers):
-        reader.doubts.note(path, f"not one distance per node; assumed {_LOCAL} and {_REMOTE}")
+        reader.warnings.note(path, f"not one distance per node; assumed {_LOCAL} and {_REMOTE}")
         return assumed
     told = {other: n for other, n in zip(listed, numbers, strict=True) if n is not None}
     return assumed | told
@@ -210,7 +214,7 @@ def _counts(reader: Reader, place: str) -> Mapping[str, int]:
     for key in counts:
         value = reader.number(f"{place}/{key}_hugepages")
         if value is None or not 0 <= value < 1 << 50:
-            reader.doubts.note(f"{place}/{key}_hugepages", "missing or unusable; taken as 0")
+            reader.warnings.note(f"{place}/{key}_hugepages", "missing or unusable; taken as 0")
         else:
             counts[key] = value
     return counts

@@ -60,7 +60,7 @@ def _read_root(reader: Reader, place: str, online: CpuSet, nodes: list[NumaNode]
     if not local:
         home = next((each.cpus & online for each in nodes if each.id == node), online)
         if local is None:
-            reader.doubts.note(f"{bus}/cpulistaffinity", f"missing; assumed CPUs {home}")
+            reader.warnings.note(f"{bus}/cpulistaffinity", f"missing; assumed CPUs {home}")
             local = home
     return PciRoot(name, node, local)
 

@@ -22,7 +22,7 @@ _FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _CPU_DIRECTORY: Final = "/sys/devices/system/cpu/cpu"
 
 
-class Doubts:
+class WarningCollector:
     """Collects what was doubtful. The same doubt about many CPUs becomes one warning."""
 
     def __init__(self) -> None:
@@ -53,9 +53,9 @@ class Doubts:
 class Reader:
     """Reads files below one root. Paths are given as on the machine itself: ``/sys/…``."""
 
-    def __init__(self, root: str, doubts: Doubts) -> None:
+    def __init__(self, root: str, doubts: WarningCollector) -> None:
         self.prefix = root.rstrip("/")
-        self.doubts = doubts
+        self.warnings = doubts
         self._lists: dict[str, CpuSet | None] = {}
         self._masks: dict[str, CpuSet | None] = {}
         self._missed: dict[str, int] = {}
@@ -68,14 +68,14 @@ class Reader:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:
-            self.doubts.note(path, f"cannot be opened: {_reason(error)}")
+            self.warnings.note(path, f"cannot be opened: {_reason(error)}")
             return None
         try:
             data = os.read(handle, _PAGE)
             if not 0 < len(data) < _PAGE:  # the usual file of sysfs needs no further system call
                 data = self._rest(handle, data, path, limit)
         except OSError as error:
-            self.doubts.note(path, f"cannot be read: {_reason(error)}")
+            self.warnings.note(path, f"cannot be read: {_reason(error)}")
             return None
         finally:
             os.close(handle)
@@ -84,7 +84,7 @@ class Reader:
     def _rest(self, handle: int, data: bytes, path: str, limit: int) -> bytes:
         """What follows the first page, of regular files only: a device has no end."""
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            self.doubts.note(path, "is no regular file; treated as empty")
+            self.warnings.note(path, "is no regular file; treated as empty")
             return b""
         parts, length = [data], len(data)
         while data and length < limit:
@@ -92,7 +92,7 @@ class Reader:
             parts.append(data)
             length += len(data)
         if data and os.read(handle, 1):
-            self.doubts.note(path, f"is longer than {limit} bytes; the rest was not read")
+            self.warnings.note(path, f"is longer than {limit} bytes; the rest was not read")
         return b"".join(parts)
 
     def beginning(self, path: str) -> str:
@@ -117,7 +117,7 @@ class Reader:
         if value is None:
             value = parse_number(text)
             if value is None:
-                self.doubts.note(path, f"holds no number but {shown(text)}")
+                self.warnings.note(path, f"holds no number but {shown(text)}")
             else:
                 self._numbers[text] = value
         return value
@@ -145,10 +145,10 @@ class Reader:
                 self._lists[text] = CpuSet.parse(text)
             except CpuSetError as error:
                 self._lists[text] = None
-                self.doubts.note(path, f"holds no list of CPUs: {error.reason} in {shown(text)}")
+                self.warnings.note(path, f"holds no list of CPUs: {error.reason} in {shown(text)}")
                 return None
         elif self._lists[text] is None:
-            self.doubts.note(path, f"holds no list of CPUs: {shown(text)}")
+            self.warnings.note(path, f"holds no list of CPUs: {shown(text)}")
         return self._lists[text]
 
     def cpu_mask(self, path: str) -> CpuSet | None:
@@ -161,10 +161,10 @@ class Reader:
                 self._masks[text] = CpuSet.parse_mask(text.strip().removeprefix("0x"))
             except CpuSetError as error:
                 self._masks[text] = None
-                self.doubts.note(path, f"holds no mask of CPUs: {error.reason} in {shown(text)}")
+                self.warnings.note(path, f"holds no mask of CPUs: {error.reason} in {shown(text)}")
                 return None
         elif self._masks[text] is None:
-            self.doubts.note(path, f"holds no mask of CPUs: {shown(text)}")
+            self.warnings.note(path, f"holds no mask of CPUs: {shown(text)}")
         return self._masks[text]
 
     def cpus(self, list_path: str, mask_path: str) -> CpuSet | None:
@@ -174,7 +174,7 @@ class Reader:
             return found
         other = self.cpu_mask(mask_path)
         if found is not None and other:
-            self.doubts.note(list_path, f"names no CPU, {_name(mask_path)} does and is believed")
+            self.warnings.note(list_path, f"names no CPU, {_name(mask_path)} does and is believed")
         return found if other is None else other
 
     def cpus_around(self, cpu: int, place: str, list_name: str, mask_name: str) -> CpuSet | None:
@@ -191,7 +191,7 @@ class Reader:
         if other is None or cpu not in other:
             return found or other
         if found is not None:
-            self.doubts.note_cpu(
+            self.warnings.note_cpu(
                 cpu,
                 f"{place}/{list_name}",
                 f"does not name the CPU itself; {mask_name} does and is believed",
@@ -205,7 +205,7 @@ class Reader:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except (OSError, ValueError) as error:
-            self.doubts.note(path, f"cannot be listed: {_reason(error)}")
+            self.warnings.note(path, f"cannot be listed: {_reason(error)}")
             return []
 
     def link(self, path: str) -> str | None:
@@ -237,7 +237,7 @@ class Reader:
             if number < limit:
                 found.append(number)
             else:
-                self.doubts.note(
+                self.warnings.note(
                     f"{path}/{name[:60]}", f"ignored: {stem} {limit} and up do not exist"
                 )
         return sorted(set(found))

@@ -39,7 +39,7 @@ class RawIds:
 
 
 @dataclass(frozen=True, slots=True)
-class Topology:
+class MachineTopology:
     """Groups of online CPUs, each tuple ordered by lowest CPU; raw ids by the core's lowest CPU."""
 
     cores: tuple[CpuSet, ...] = ()
@@ -51,7 +51,7 @@ class Topology:
     """Cores by their lowest CPU."""
 
 
-def read_topology(reader: Reader, online: CpuSet, cpuinfo: CpuInfo) -> Topology:
+def read_topology(reader: Reader, online: CpuSet, cpuinfo: CpuInfo) -> MachineTopology:
     """The parts of the machine; every online CPU gets a core and a socket."""
     survey = _Survey(reader, online, cpuinfo)
     cores = survey.cores()
@@ -63,7 +63,7 @@ def read_topology(reader: Reader, online: CpuSet, cpuinfo: CpuInfo) -> Topology:
     clusters = survey.inner(
         "cluster", _CLUSTER, leaders, {k: r.cluster for k, r in raw.items()}, socket_of
     )
-    return Topology(cores, sockets, dies, clusters, raw, leaders)
+    return MachineTopology(cores, sockets, dies, clusters, raw, leaders)
 
 
 class _Survey:
@@ -98,7 +98,7 @@ class _Survey:
 
     def _doubt_others(self, cpu: int, wrong: Iterable[str], outcome: str) -> None:
         for name in wrong:
-            self._reader.doubts.note_cpu(
+            self._reader.warnings.note_cpu(
                 cpu, f"/topology/{name}", f"does not name the CPU itself; {outcome}"
             )
 
@@ -145,7 +145,7 @@ class _Survey:
         if result is None or result.disputed:
             result = agree(claims, {cpu: self._core_name(cpu) for cpu in self._online})
         for cpu in unclear:
-            self._reader.doubts.note_cpu(
+            self._reader.warnings.note_cpu(
                 cpu, "/topology", "does not tell its core; derived from its siblings and ids"
             )
         self._dispute(result.disputed, _CORE, "core")
@@ -178,7 +178,7 @@ class _Survey:
         unclear = [leader for leader, claim in claims.items() if claim is None]
         known = [name for name in ids.values() if name is not None]
         for leader in unclear:
-            self._reader.doubts.note_cpu(
+            self._reader.warnings.note_cpu(
                 leader, "/topology", "does not tell its socket; derived from ids and neighbors"
             )
             if ids[leader] is None:
@@ -194,7 +194,7 @@ class _Survey:
         for socket in sockets if self._info.is_x86 else ():
             name = raw[socket.min()].socket
             if name is not None and seen.setdefault(name, socket) is not socket:
-                self._reader.doubts.note(
+                self._reader.warnings.note(
                     f"{CPU}/cpu{socket.min()}/topology/physical_package_id",
                     f"CPUs {seen[name]} and {socket} both say socket {name}, but do not name each "
                     "other; kept apart",
@@ -222,7 +222,7 @@ class _Survey:
     def _dispute(self, cpus: CpuSet, names: Names, what: str) -> None:
         choice = self._first_choice.get(names, 0)
         for cpu in cpus:
-            self._reader.doubts.note_cpu(
+            self._reader.warnings.note_cpu(
                 cpu,
                 f"/topology/{names[choice // 2][choice % 2]}",
                 f"contradicts what other CPUs say about this {what}; settled by majority and ids",

@@ -73,7 +73,7 @@ class CoreSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSpec:
+class NumaSpec:
     """What a NUMA node has except CPUs."""
 
     memory_bytes: int = 16 * GIB
@@ -172,7 +172,7 @@ def build(
         cluster_cores=cluster_cores,
     )
     node_count = sockets * dies * nodes + memory_only_nodes
-    plain = NodeSpec(memory_bytes=memory_per_node, hugepages=tuple(hugepages))
+    plain = NumaSpec(memory_bytes=memory_per_node, hugepages=tuple(hugepages))
     around = surroundings or Surroundings(offline=offline, isolated=isolated)
     return assemble(specs, nodes=dict.fromkeys(range(node_count), plain), surroundings=around)
 
@@ -180,7 +180,7 @@ def build(
 def assemble(
     cores: Sequence[CoreSpec],
     *,
-    nodes: Mapping[int, NodeSpec] | None = None,
+    nodes: Mapping[int, NumaSpec] | None = None,
     surroundings: Surroundings | None = None,
 ) -> Machine:
     """The machine made of *cores*; nodes not described in *nodes* get 16 GiB, without hugepages.
@@ -198,7 +198,7 @@ def assemble(
     caches = _caches(cores, threads_of, around.llc_bytes)
     described = dict(nodes or {})
     for core in cores:
-        described.setdefault(core.node, NodeSpec())
+        described.setdefault(core.node, NumaSpec())
     placed = {cpu: index for index, threads in enumerate(numbers) for cpu in threads}
     numa_nodes = _numa_nodes(cores, numbers, described, around)
     highest = present.max() + around.possible_beyond
@@ -386,7 +386,7 @@ def _cpus(
 def _numa_nodes(
     cores: Sequence[CoreSpec],
     numbers: Sequence[Sequence[int]],
-    described: Mapping[int, NodeSpec],
+    described: Mapping[int, NumaSpec],
     around: Surroundings,
 ) -> tuple[NumaNode, ...]:
     members: dict[int, list[int]] = {node: [] for node in described}
@@ -422,7 +422,7 @@ def _distance(node: int, other: int, sockets: set[int], others: set[int]) -> int
     return 12 if sockets & others else 21
 
 
-def _free_bytes(spec: NodeSpec) -> int:
+def _free_bytes(spec: NumaSpec) -> int:
     if spec.memory_free_bytes is not None:
         return spec.memory_free_bytes
     held = sum(pool.size_bytes * pool.total for pool in spec.hugepages)
@@ -495,7 +495,7 @@ def power_server() -> Machine:
     specs = grid(sockets=2, cores=6, threads=8)
     return assemble(
         [replace(core, node=core.node * 8) for core in specs],
-        nodes={255: NodeSpec(memory_bytes=16 * GIB)},
+        nodes={255: NumaSpec(memory_bytes=16 * GIB)},
         surroundings=Surroundings(numbering=Numbering.ADJACENT, architecture="ppc64le"),
     )
 

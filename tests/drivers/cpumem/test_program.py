@@ -57,7 +57,7 @@ def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]):
     [
         ("--reserved-memory", "0:memory", "reservedMemory: 'memory' is no KIND=AMOUNT"),
         ("--hugepage-pools", "2Mi=5", "hugepagePools: '2Mi=5' names no NUMA node"),
-        ("--hugepage-growth", "0:3Mi=5", "hugepageGrowth: '3Mi' is no page size"),
+        ("--hugepage-growth", "0:3Mi=5", "hugepageGrowth: '3Mi' is not a valid page size"),
         ("--memory-throttling-factor", "1.5", "memoryThrottlingFactor must be between 0 and 1"),
         ("--hugepage-shrink-seconds", "-1", "hugepageShrinkSeconds must be between"),
         ("--reserved-cpus", "0-", "reservedCPUs is no list of CPUs"),
@@ -113,7 +113,7 @@ def test_the_driver_yields_what_a_drop_in_gives_the_kubelet(root: str, tmp_path:
     config = CpuMemConfig(
         sysfs_root=root, kubelet_root_dir=f"{root}/kubelet", kubelet_config_dir=str(tmp_path)
     )
-    assert Discovery()(config, "node").policy.kubelets == {Knob.PROTECTION}
+    assert Discovery()(config, "node").memory_policy.kubelets == {Knob.PROTECTION}
 
 
 def test_growth_is_offered(root: str):

@@ -17,14 +17,14 @@ from drakit.draw.machine_tree import human_bytes
 from drakit.draw.terminal import BOLD, Terminal
 from drakit.drivers.cpumem.driver import CpuMem, cpumem_driver
 from drakit.drivers.cpumem.hugepages.configured import machine_and_growth
-from drakit.drivers.cpumem.hugepages.settings import doubts
+from drakit.drivers.cpumem.hugepages.settings import configuration_warnings
 from drakit.drivers.cpumem.hugepages.sizes import size_name
 from drakit.drivers.cpumem.kinds import CPU, DRIVER, Kind
 from drakit.drivers.cpumem.others import held_by_others
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.kit.config.settings import ConfigurationError, add_flags, resolve
 from drakit.machine.model import Machine, NumaNode
-from drakit.machine.sysfs import Doubts, Reader
+from drakit.machine.sysfs import Reader, WarningCollector
 
 LAYOUT: Final = 1
 """Version of the document; fields may be added without a new one."""
@@ -113,7 +113,10 @@ def inspect_document(driver: CpuMem, root: str = "/") -> Document:
             }
             for place in driver.places
         ],
-        "warnings": [*inventory.warnings, *doubts(inventory.config.hugepages, machine)],
+        "warnings": [
+            *inventory.warnings,
+            *configuration_warnings(inventory.config.hugepages, machine),
+        ],
     }
 
 
@@ -167,7 +170,7 @@ def _machine_pools(machine: Machine, root: str) -> list[Document]:
 
     *Reserved* pages are promised to a mapping and not touched yet; they count as free.
     """
-    reader = Reader(root, Doubts())
+    reader = Reader(root, WarningCollector())
     sizes = sorted({pool.size_bytes for node in machine.numa_nodes for pool in node.hugepages})
     found = []
     for size in sizes:

@@ -17,7 +17,7 @@ from drakit.cli.driver_settings import (
     driver_settings,
 )
 from drakit.cli.errors import Problem
-from drakit.drivers.cpumem.audit.seen import Looker, SeenPod
+from drakit.drivers.cpumem.audit.observed import CgroupScanner, ObservedPod
 from drakit.drivers.cpumem.audit.verdict import Verdict, audit
 from drakit.drivers.cpumem.discovery import ownership_reader, policy_here
 from drakit.drivers.cpumem.driver import CpuMem
@@ -65,15 +65,15 @@ def run(options: argparse.Namespace) -> int:
             f"{root or 'cgroupRoot'} is no cgroup v2", "name its mount point with --cgroup-root"
         )
     proc = os.path.join(settings.config.sysfs_root, "proc")
-    looker = Looker(root, proc, driver.cdi_kind, view.entries)
-    pods = looker.pods()
+    scanner = CgroupScanner(root, proc, driver.cdi_kind, view.entries)
+    pods = scanner.pods()
     if isinstance(driver, CpuMem):
         reader = ownership_reader(driver.inventory.config, options.kubelet_config)
         driver = replace(
             driver,
             memory_policy=policy_here(driver.inventory.config, driver.inventory.machine, reader),
         )
-    verdicts = audit(driver, driver.memory_policy, view.prepared_claims, pods, looker.read)
+    verdicts = audit(driver, driver.memory_policy, view.prepared_claims, pods, scanner.read)
     code = _code(verdicts, view)
     if options.output == "json":
         print(json.dumps(_document(settings, view, pods, verdicts, code), indent=2))
@@ -100,7 +100,7 @@ _SIGNS: Final = {True: "[+]", False: "[-]", None: "[?]"}
 
 
 def report(
-    view: CheckpointView, pods: Sequence[SeenPod], verdicts: Sequence[Verdict]
+    view: CheckpointView, pods: Sequence[ObservedPod], verdicts: Sequence[Verdict]
 ) -> Iterable[str]:
     """One line for each cgroup that must say something, with what is wrong below it."""
     for path, problem in view.unreadable.items():
@@ -132,7 +132,7 @@ def _line(verdict: Verdict) -> str:
 def _document(
     settings: DriverSettings,
     view: CheckpointView,
-    pods: Sequence[SeenPod],
+    pods: Sequence[ObservedPod],
     verdicts: Sequence[Verdict],
     code: int,
 ) -> dict[str, Any]:

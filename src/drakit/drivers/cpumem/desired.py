@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from drakit.core.cpuset import EMPTY, CpuSet
 from drakit.drivers.cpumem.kinds import node_of
-from drakit.drivers.cpumem.qos.shares import Share, distinct, pages_of, shares_of
+from drakit.drivers.cpumem.qos.shares import MemoryShare, distinct, pages_of, shares_of
 from drakit.kit.driver import PreparedDevice, Use
 
 _NEAR: Final = "near"
@@ -27,7 +27,7 @@ def notes(near: CpuSet) -> dict[str, Any]:
 class Desired:
     """What a container may use of all its claims."""
 
-    shares: tuple[Share, ...] = ()
+    shares: tuple[MemoryShare, ...] = ()
     nodes: CpuSet = EMPTY
     """NUMA nodes to take memory from; empty: anywhere.
 

@@ -15,7 +15,7 @@ from typing import Final
 from drakit.drivers.cpumem.driver import CpuMem, configured_policy, cpumem_driver
 from drakit.drivers.cpumem.hugepages.configured import configured_pools, machine_and_growth
 from drakit.drivers.cpumem.hugepages.pools import HugepagePools, pages_by_amount
-from drakit.drivers.cpumem.hugepages.settings import PoolKey, doubts
+from drakit.drivers.cpumem.hugepages.settings import PoolKey, configuration_warnings
 from drakit.drivers.cpumem.inventory import PagesOfNodes
 from drakit.drivers.cpumem.kinds import DRIVER
 from drakit.drivers.cpumem.others import held_by_others
@@ -67,7 +67,7 @@ class Discovery:
             policy=self._policy(config, machine),
         )
         read = [f"{doubt.file}: {doubt.reason}" for doubt in machine.warnings]
-        self._say([*driver.warnings, *doubts(config.hugepages, machine), *read])
+        self._say([*driver.warnings, *configuration_warnings(config.hugepages, machine), *read])
         return driver
 
     def reconciler(self, config: CpuMemConfig, node: str) -> Reconciler:

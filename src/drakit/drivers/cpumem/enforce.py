@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from drakit.cgroups.paths import QosClass, pod_cgroup
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.cpumem.desired import Desired, desired
 from drakit.drivers.cpumem.inventory import Inventory
-from drakit.drivers.cpumem.qos.layout import QosClass, place_of
 from drakit.drivers.cpumem.qos.planner import (
     ContainerFacts,
     container_memory_limit,
@@ -97,7 +97,7 @@ def _files(
     """
     if machine.cgroups.mode is not CgroupMode.V2:
         return {}
-    place = place_of(container.cgroup_parent, container.pod_uid)
+    place = pod_cgroup(container.cgroup_parent, container.pod_uid)
     if place is None:  # no cgroup of its pod above it: protection would end there
         policy = replace(policy, mode="off")
     qos_class = place.qos_class if place is not None else QosClass.BEST_EFFORT

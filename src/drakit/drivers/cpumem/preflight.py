@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from drakit.drivers.cpumem.hugepages.settings import doubts
+from drakit.drivers.cpumem.hugepages.settings import configuration_warnings
 from drakit.drivers.cpumem.hugepages.sizes import kernel_size_name, size_name
 from drakit.drivers.cpumem.qos.kubeletconfig import KubeletFiles
 from drakit.drivers.cpumem.qos.ownership import decide
@@ -189,7 +189,7 @@ def about_kernel(machine: Machine) -> Finding:
 def about_hugepages(config: CpuMemConfig, machine: Machine) -> Iterator[Finding]:
     """Whether configured pools can be, and may be written."""
     settings = config.hugepages
-    for doubt in doubts(settings, machine):
+    for doubt in configuration_warnings(settings, machine):
         yield Finding("hugepages", "", note=doubt, way_out="change the setting")
     if not settings:
         return

@@ -152,12 +152,16 @@ class Histogram(_Family[Distribution]):
 
 @dataclass(slots=True)
 class GaugeFamily:
-    """Readings of one name."""
+    """Readings of one name; a counter if it is named ``…_total``."""
 
     name: str
     help: str
     readings: list[tuple[Labels, float]]
-    kind = "gauge"
+
+    @property
+    def kind(self) -> str:
+        """The type in the exposition."""
+        return "counter" if self.name.endswith("_total") else "gauge"
 
     def samples(self) -> Iterator[Sample]:
         """The readings, in their order."""

@@ -11,7 +11,7 @@ import pytest
 
 from drakit.drivers.cpumem.qos.kubeletconfig import KubeletConfig, KubeletFiles, parse
 from drakit.drivers.cpumem.qos.ownership import OwnershipReader, allocatable_memory, decide
-from drakit.drivers.cpumem.qos.planner import ContainerFacts, Plan, PodFacts, plan
+from drakit.drivers.cpumem.qos.planner import ContainerFacts, PodFacts, QosPlan, plan
 from drakit.drivers.models.memory_policy import Knob, MemoryQosPolicy
 from tests.drivers.cpumem.qos.pods import GI, MI, B, place, share
 
@@ -58,8 +58,8 @@ def test_vector_13_a_tiered_kubelet_leaves_nothing_to_protect() -> None:
     yielding = MemoryQosPolicy(
         mode="all", throttling_factor=0.8, page_limits=False, kubelets=tiered.kubelets
     )
-    assert plan(yielding, pods) == Plan()
-    assert plan(policy, pods) != Plan()
+    assert plan(yielding, pods) == QosPlan()
+    assert plan(policy, pods) != QosPlan()
     assert any("TieredReservation" in reason for reason in tiered.reasons)
 
 

@@ -1,4 +1,4 @@
-"""The kernel's numbers of hugepage pools, read and written under any root."""
+"""The kernel's files of hugepage pools, below any root."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _MACHINE = "sys/kernel/mm/hugepages"
 
 
 class PoolFiles(Protocol):
-    """What is needed of the kernel; every call may raise ``OSError``."""
+    """The files of pools; every call may raise ``OSError``."""
 
     def read(self, key: PoolKey) -> HugepagePool:
-        """The pool as it is now."""
+        """The current pool."""
         ...
 
     def write(self, key: PoolKey, pages: int) -> None:
-        """Ask for *pages*; the kernel gives what it can and reports no error for less."""
+        """Request *pages*; the kernel allocates what it can and reports no error for less."""
         ...
 
     def compact(self, node: int) -> None:
-        """Move memory together, so that more free hugepages can be had."""
+        """Compact memory, so that more hugepages can be allocated."""
         ...
 
 
@@ -35,7 +35,7 @@ class SysfsPools:
         self._root = root
 
     def read(self, key: PoolKey) -> HugepagePool:
-        """Count the pages; total last, so that pages freed meanwhile look used, not promised."""
+        """Count the pages; total last, so that pages freed meanwhile count as used, not as free."""
         place = self._place(key)
         free = _number(f"{place}/free_hugepages")
         surplus = _number(f"{place}/surplus_hugepages")
@@ -66,12 +66,12 @@ def _number(path: str) -> int:
     with open(path, encoding="ascii", errors="replace") as file:
         text = file.read(64).strip()
     if not (text.isascii() and text.isdigit()):
-        raise OSError(f"{path} holds no number: {text!r}")
+        raise OSError(f"{path} does not contain a number: {text!r}")
     return int(text)
 
 
 def _write(path: str, value: str) -> None:
-    """One write, and never a new file. Truncation is for dumps; sysfs takes no notice of it."""
+    """Write once and never create a file. Truncation is for dumps; sysfs ignores it."""
     descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     try:
         os.write(descriptor, value.encode("ascii"))

@@ -29,7 +29,7 @@ class _Pool(Struct, frozen=True):
     share: OwnPages
 
 
-class _Document(Struct, frozen=True):
+class _RecordedPools(Struct, frozen=True):
     format: int
     boot: str
     pools: tuple[_Pool, ...] = ()
@@ -50,7 +50,7 @@ class PoolRecord:
 
     def __init__(self, directory: str, boot: str) -> None:
         self.directory = directory
-        self._record = BootRecord(os.path.join(directory, FILE_NAME), _Document, boot)
+        self._record = BootRecord(os.path.join(directory, FILE_NAME), _RecordedPools, boot)
 
     def load(self) -> RecordedPages:
         """The record of this boot; empty if there is no valid one. Raises ``OSError``."""
@@ -78,7 +78,7 @@ class PoolRecord:
         )
         served = tuple(sorted(pages.served))
         self._record.save(
-            _Document(format=_FORMAT, boot=self._record.boot, pools=pools, served=served)
+            _RecordedPools(format=_FORMAT, boot=self._record.boot, pools=pools, served=served)
         )
 
 

@@ -41,7 +41,7 @@ class ManagedFile(Struct, frozen=True):
         return FileKey(self.path, self.file)
 
 
-class _Document(Struct, frozen=True):
+class _RecordedFiles(Struct, frozen=True):
     boot: str = msgspec.field(name="bootId")
     files: tuple[ManagedFile, ...] = ()
 
@@ -50,14 +50,14 @@ class CgroupRecord:
     """All files that the driver has set in this boot, stored in the file *path*."""
 
     def __init__(self, path: str, boot: str) -> None:
-        self._record = BootRecord(path, _Document, boot)
+        self._record = BootRecord(path, _RecordedFiles, boot)
         self._files: dict[FileKey, ManagedFile] = {file.key: file for file in self._load()}
 
     def _load(self) -> Iterable[ManagedFile]:
         try:
             document = self._record.load()
         except (OSError, ValueError) as error:
-            log.error(
+            log.error(  # noqa: TRY400 - a traceback adds nothing
                 "cannot read the record of cgroup files; values set before will not be restored",
                 path=self._record.path,
                 error=error,
@@ -83,7 +83,7 @@ class CgroupRecord:
         if files == self._files:
             return
         if files:
-            self._record.save(_Document(boot=self._record.boot, files=tuple(files.values())))
+            self._record.save(_RecordedFiles(boot=self._record.boot, files=tuple(files.values())))
         else:
             self._record.remove()
         self._files = files
