@@ -148,12 +148,14 @@ async def prepares(node: SimulatedNode, name: str, readings: Readings) -> None:
     results = free_devices(node, name)[: 2 * AT_ONCE]
     kubelet = node.kubelet
     alone = []
-    from drakit.testing.kubelet import Pod, PodClaim, Use
+    from drakit.testing.kubelet import ContainerClaim, FakePod, PodClaim
 
-    def pod(number: int) -> Pod:
+    def pod(number: int) -> FakePod:
         claim = f"claim-{number}"
-        return Pod(
-            f"p{number}", claims=(PodClaim(claim, claim),), containers={"main": (Use(claim),)}
+        return FakePod(
+            f"p{number}",
+            claims=(PodClaim(claim, claim),),
+            containers={"main": (ContainerClaim(claim),)},
         )
 
     half = len(results) // 2

@@ -31,8 +31,7 @@ from drakit.local.node import NODE_NAME, LocalNode, fresh_claim
 from drakit.machine.model import HugepagePool, Machine
 from drakit.scheduler.allocator.search import ClaimAllocation
 from drakit.testing.containers import FakeContainer
-from drakit.testing.kubelet import Pod as KubeletPod
-from drakit.testing.kubelet import PodClaim, Use
+from drakit.testing.kubelet import ContainerClaim, FakePod, PodClaim
 from drakit.testing.node import SimulatedNode
 from drakit.testing.synthetic import NumaSpec, assemble, grid
 from drakit.testing.sysfs_writer import write_tree
@@ -116,14 +115,14 @@ async def _run_pod(node: SimulatedNode, host: Host, path: Path, directory: str) 
         _allocate(node, pod, allocation)
     entries = pod.spec.resource_claims
     containers = (*pod.spec.init_containers, *pod.spec.containers)
-    wanted = KubeletPod(
+    wanted = FakePod(
         name=pod.metadata.name,
         claims=tuple(
             PodClaim(entry.name, claim.metadata.name)
             for entry, claim in zip(entries, claims, strict=True)
         ),
         containers={
-            each.name: tuple(Use(use.name, use.request) for use in each.resources.claims)
+            each.name: tuple(ContainerClaim(use.name, use.request) for use in each.resources.claims)
             for each in containers
         },
     )

@@ -16,7 +16,7 @@ from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.program import PROGRAM
 from drakit.kit.config.settings import Setting, load, settings_of
 from drakit.kit.program import _parser
-from drakit.kit.telemetry.metrics import Metrics
+from drakit.kit.telemetry.metrics import HostMetrics
 from drakit.kit.telemetry.prometheus import Counter, Histogram
 from drakit.testing.synthetic import build
 from drakit.testing.sysfs_writer import write_tree
@@ -79,7 +79,7 @@ def gauge_names() -> Iterator[str]:
 def metrics() -> dict[str, list[str]]:
     """Counters and histograms with their labels."""
     found = {}
-    for instrument in vars(Metrics("dra.cpu")).values():
+    for instrument in vars(HostMetrics("dra.cpu")).values():
         if isinstance(instrument, Counter | Histogram):
             found[instrument.name] = list(instrument.label_names)
     return found

@@ -39,7 +39,7 @@ from drakit.kit.config.settings import load, settings_of
 from drakit.kit.driver import PreparedClaims
 from drakit.kit.program import _parser
 from drakit.kit.slices.preview import preview_slices
-from drakit.kit.telemetry.metrics import Metrics
+from drakit.kit.telemetry.metrics import HostMetrics
 from drakit.kit.telemetry.prometheus import Counter, Histogram
 from drakit.local.node import LocalNode, fresh_claim
 from drakit.machine.model import HugepagePool
@@ -120,7 +120,7 @@ def metrics() -> dict[str, list[str]]:
     """Counters and histograms with their labels."""
     return {
         instrument.name: list(instrument.label_names)
-        for instrument in vars(Metrics("dra.cpumem")).values()
+        for instrument in vars(HostMetrics("dra.cpumem")).values()
         if isinstance(instrument, Counter | Histogram)
     }
 

@@ -17,13 +17,12 @@ import pytest
 from drakit.core.objects import Attribute, Capacity, Device, RequestPolicy, Taint
 from drakit.core.quantity import Quantity
 from drakit.kit.driver import Offer, PoolOffer
-from drakit.kit.slices.dropped_fields import Dropped
 from drakit.kit.slices.publisher import Publisher
 from drakit.testing.apiserver import FakeApiServer
 from drakit.wire.kube import (
     SLICES,
     Client,
-    Cluster,
+    ClusterAccess,
     Endpoint,
     ForbiddenError,
     GoneError,
@@ -39,6 +38,7 @@ from tests.e2e.bed.kubernetes import ApiError
 from tests.e2e.bed.oracle import Oracle
 from tests.kit.slices.limit_cases import CASES
 from tests.kit.slices.test_limits import server_takes
+from tests.kit.slices.test_publisher import Logged
 from tests.wire.kube.scenarios import SCENARIOS, slice_of
 
 # Limits and gates are those of one release.
@@ -54,12 +54,12 @@ def oracle(ability: Ability) -> Iterator[Oracle]:
 
 
 @pytest.fixture
-def real(oracle: Oracle) -> Cluster:
+def real(oracle: Oracle) -> ClusterAccess:
     """The administrator's way in: a client certificate, and the cluster's own authority."""
     certificate = Certificate(
         oracle.client_certificate.read_bytes(), oracle.client_key.read_bytes()
     )
-    return Cluster(
+    return ClusterAccess(
         Endpoint.parse(oracle.url),
         Fixed(Credential(certificate=certificate)),
         AuthorityFile(str(oracle.ca)),
@@ -67,7 +67,9 @@ def real(oracle: Oracle) -> Cluster:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-async def test_scenario(real: Cluster, scenario: Callable[[Client, str], Awaitable[None]]) -> None:
+async def test_scenario(
+    real: ClusterAccess, scenario: Callable[[Client, str], Awaitable[None]]
+) -> None:
     async with Client(real) as client:
         await scenario(client, scenario.__name__.replace("_", "-"))
 
@@ -118,7 +120,7 @@ _GATED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("gate", _GATED)
 async def test_the_fake_stores_and_rejects_gated_fields_like_the_server(
-    real: Cluster, oracle: Oracle, gate: str
+    real: ClusterAccess, oracle: Oracle, gate: str
 ) -> None:
     """With the default gates of this release: the same fields are kept, dropped or missed."""
     release = ".".join(oracle.plane.pins.kubernetes.split(".")[:2])
@@ -126,7 +128,7 @@ async def test_the_fake_stores_and_rejects_gated_fields_like_the_server(
     driver = f"{gate.lower()}.example.com"
     spec = {"driver": driver, "nodeName": "gated", "pool": pool, **_GATED[gate]}
 
-    async def stored(cluster: Cluster) -> Any:
+    async def stored(cluster: ClusterAccess) -> Any:
         async with Client(cluster) as client:
             try:
                 body = {"metadata": {"generateName": "gated-"}, "spec": spec}
@@ -144,7 +146,7 @@ async def test_the_fake_stores_and_rejects_gated_fields_like_the_server(
 
 
 async def test_a_bookmark_has_a_version_and_comes_only_if_it_is_allowed(
-    oracle: Oracle, real: Cluster
+    oracle: Oracle, real: ClusterAccess
 ) -> None:
     """The server sends one about two seconds before the end of a watch that saw a change."""
     start = json.loads(oracle.api.raw("GET", SLICES.path()))["metadata"]["resourceVersion"]
@@ -168,7 +170,7 @@ async def test_a_bookmark_has_a_version_and_comes_only_if_it_is_allowed(
     assert int(last["metadata"]["resourceVersion"]) > int(made.resource_version), "also of others"
 
 
-async def test_who_is_not_known_and_who_may_not(oracle: Oracle, real: Cluster) -> None:
+async def test_who_is_not_known_and_who_may_not(oracle: Oracle, real: ClusterAccess) -> None:
     """401 for a wrong token; 403 names the verb; a SelfSubjectAccessReview says the same."""
     wrong = dataclasses.replace(real, credentials=Fixed(Credential("wrong")))
     async with Client(wrong) as client:
@@ -236,7 +238,7 @@ def test_requests_that_make_no_sense(
     assert answered.value.code == status
 
 
-async def test_the_api_has_the_limits_we_check(real: Cluster) -> None:
+async def test_the_api_has_the_limits_we_check(real: ClusterAccess) -> None:
     """Every offer at or beyond a limit: the server takes exactly those that our check lets pass."""
     async with Client(real) as client:
         wrong = [case.name for case in CASES if await server_takes(client, case) != case.good]
@@ -249,16 +251,13 @@ class Bench:
     """A publisher at work, and what it was told."""
 
     def __init__(self, client: Client, driver: str, node: str) -> None:
-        self.dropped: list[Dropped] = []
-        self.rejected: list[str] = []
+        self.logged = Logged()
         self.client = client
         self.selection = Selection(fields=f"spec.driver={driver},spec.nodeName={node}")
         self.publisher = Publisher(
             client,
             driver=driver,
             node=node,
-            on_dropped=self.dropped.append,
-            on_rejected=lambda pool, _: self.rejected.append(pool),
         )
 
     async def slices(self) -> list[Object[object]]:
@@ -267,12 +266,13 @@ class Bench:
 
 
 @contextlib.asynccontextmanager
-async def publishing(oracle: Oracle, real: Cluster, word: str) -> AsyncIterator[Bench]:
+async def publishing(oracle: Oracle, real: ClusterAccess, word: str) -> AsyncIterator[Bench]:
     node = f"{word}-node"
     if not any(n["metadata"]["name"] == node for n in oracle.api.list("v1", "Node")):
         oracle.add_node(node)
-    async with Client(real) as client:
+    async with Client(real) as client, contextlib.AsyncExitStack() as stack:
         bench = Bench(client, f"{word}.example.com", node)
+        stack.enter_context(bench.logged.installed())
         task = asyncio.create_task(bench.publisher.run())
         try:
             async with asyncio.timeout(60):
@@ -289,7 +289,7 @@ def plain(count: int) -> tuple[Device, ...]:
 
 
 async def test_devices_are_published_in_order_and_changed_in_place(
-    oracle: Oracle, real: Cluster
+    oracle: Oracle, real: ClusterAccess
 ) -> None:
     async with publishing(oracle, real, "order") as bench:
         bench.publisher.publish(Offer((PoolOffer(plain(300)),)))
@@ -297,18 +297,18 @@ async def test_devices_are_published_in_order_and_changed_in_place(
         slices = await bench.slices()
         names = [d.name for s in slices for d in s.typed.spec.devices]  # type: ignore[attr-defined]
         assert names == [f"cpu{i}" for i in range(300)]
-        assert bench.publisher.status.created == 3
+        assert bench.publisher.writer.writes["create"] == 3
         assert bench.publisher.status.generations == {"order-node": 1}
-        assert bench.dropped == []
+        assert bench.logged.dropped == []
         changed = (*plain(200)[:-1], Device(name="cpu199"), *plain(300)[200:])
         bench.publisher.publish(Offer((PoolOffer(changed),)))
         await bench.publisher.published.wait()
-        assert bench.publisher.status.updated == 1
+        assert bench.publisher.writer.writes["update"] == 1
         assert bench.publisher.status.generations == {"order-node": 1}
         assert [s.uid for s in await bench.slices()] == [s.uid for s in slices]
 
 
-async def test_a_successor_writes_nothing(oracle: Oracle, real: Cluster) -> None:
+async def test_a_successor_writes_nothing(oracle: Oracle, real: ClusterAccess) -> None:
     """Everything a slice can say with this server's gates, read back equal to what was meant."""
     capacity = Capacity(
         value=Quantity("1.5Gi"),
@@ -333,18 +333,17 @@ async def test_a_successor_writes_nothing(oracle: Oracle, real: Cluster) -> None
     async with publishing(oracle, real, "same") as bench:
         bench.publisher.publish(offer)
         await bench.publisher.published.wait()
-        assert bench.dropped == []
+        assert bench.logged.dropped == []
         before = [(s.uid, s.resource_version) for s in await bench.slices()]
         assert len(before) == 2
     async with publishing(oracle, real, "same") as bench:
         bench.publisher.publish(offer)
         await bench.publisher.published.wait()
         assert [(s.uid, s.resource_version) for s in await bench.slices()] == before
-        status = bench.publisher.status
-        assert (status.created, status.updated, status.deleted) == (0, 0, 0)
+        assert not bench.publisher.writer.writes
 
 
-async def test_wiped_slices_come_back(oracle: Oracle, real: Cluster) -> None:
+async def test_wiped_slices_come_back(oracle: Oracle, real: ClusterAccess) -> None:
     async with publishing(oracle, real, "wipe") as bench:
         bench.publisher.publish(Offer((PoolOffer(plain(300)),)))
         await bench.publisher.published.wait()
@@ -360,7 +359,7 @@ async def test_wiped_slices_come_back(oracle: Oracle, real: Cluster) -> None:
 
 
 async def test_fields_behind_a_gate_are_reported_and_lived_with(
-    oracle: Oracle, real: Cluster
+    oracle: Oracle, real: ClusterAccess
 ) -> None:
     """The gate of node-allocatable resources is off by default in every release up to 1.37."""
     mapping = {"cpu": {"mapping": {"deviceMultiplier": "1"}}}
@@ -368,14 +367,16 @@ async def test_fields_behind_a_gate_are_reported_and_lived_with(
     async with publishing(oracle, real, "gate") as bench:
         bench.publisher.publish(Offer((PoolOffer((device,)),)))
         await bench.publisher.published.wait()
-        assert [(d.field, d.gate, d.devices) for d in bench.dropped] == [
-            ("nodeAllocatableResources", "DRANodeAllocatableResources", ("d",))
+        assert [(d["field"], d["gate"], d["devices"]) for d in bench.logged.dropped] == [
+            ("nodeAllocatableResources", "DRANodeAllocatableResources", "d")
         ]
-        assert bench.publisher.status.created == 1
-        assert bench.publisher.status.updated == 0
+        assert bench.publisher.writer.writes["create"] == 1
+        assert bench.publisher.writer.writes["update"] == 0
 
 
-async def test_rejected_is_told_and_mended_by_another_offer(oracle: Oracle, real: Cluster) -> None:
+async def test_a_rejection_is_reported_and_fixed_by_another_offer(
+    oracle: Oracle, real: ClusterAccess
+) -> None:
     """List attributes without their gate: cleared by the server, which then misses their value."""
     listed = Device(name="d", attributes={"nodes": Attribute(ints=(0, 1))})
     async with publishing(oracle, real, "list") as bench:
@@ -383,15 +384,15 @@ async def test_rejected_is_told_and_mended_by_another_offer(oracle: Oracle, real
         while bench.publisher.status.last_error is None:
             await asyncio.sleep(0.02)
         assert isinstance(bench.publisher.status.last_error, InvalidError)
-        assert bench.rejected == ["list-node"]
+        assert bench.logged.rejected == ["list-node"]
         assert await bench.slices() == []
         bench.publisher.publish(Offer((PoolOffer((Device(name="d"),)),)))
         await bench.publisher.published.wait()
-        assert bench.rejected == ["list-node"]
+        assert bench.logged.rejected == ["list-node"]
         assert bench.publisher.problem is None
 
 
-async def test_a_restarted_server_is_followed_again(oracle: Oracle, real: Cluster) -> None:
+async def test_a_restarted_server_is_followed_again(oracle: Oracle, real: ClusterAccess) -> None:
     """Away and back: what was offered meanwhile gets there, and what it forgot is 410."""
     async with publishing(oracle, real, "away") as bench:
         bench.publisher.publish(Offer((PoolOffer(plain(10)),)))
@@ -413,7 +414,7 @@ async def test_a_restarted_server_is_followed_again(oracle: Oracle, real: Cluste
                 pass
 
 
-async def test_what_etcd_has_forgotten_is_410(oracle: Oracle, real: Cluster) -> None:
+async def test_what_etcd_has_forgotten_is_410(oracle: Oracle, real: ClusterAccess) -> None:
     """For a watch as an event in its stream, for the next page of a list as the answer's status."""
     pool = {"name": "p", "generation": 1, "resourceSliceCount": 1}
     spec = {"driver": "old.example.com", "nodeName": "old", "pool": pool, "devices": []}

@@ -39,9 +39,9 @@ _WRITE = f"""
 import sys
 sys.path.insert(0, {PACKAGES_IN_GUEST!r})
 from drakit.wire.cdi.directory import CdiDirectory
-from drakit.wire.cdi.spec import Edits, claim_spec
+from drakit.wire.cdi.spec import ContainerEdits, claim_spec
 directory = CdiDirectory("/var/run/cdi", kind)
-spec = claim_spec(kind, uid, {{name: Edits(env=tuple(env)) for name, env in requests.items()}})
+spec = claim_spec(kind, uid, {{name: ContainerEdits(env=tuple(env)) for name, env in requests.items()}})
 directory.write(uid, spec)
 result = list(spec.qualified_names())
 """

@@ -15,8 +15,8 @@ import pytest
 
 from drakit.testing.kubelet import PrepareError, UnprepareError
 from drakit.testing.node import RunningPod
-from drakit.testing.releases import CONTAINERD_1_7, CONTAINERD_2_4, Release
 from drakit.testing.runtime import RuntimeFailure
+from drakit.testing.runtime_releases import CONTAINERD_1_7, CONTAINERD_2_4, RuntimeRelease
 
 from .node import CPU, CPUMEM, Kind, RecordedNode, recorded_node
 
@@ -144,7 +144,7 @@ class Storm:
     ids=["cpu", "cpu-marker", "cpumem"],
 )
 async def test_no_storm_breaks_exclusivity(
-    kind: Kind, release: Release, seed: int, scale: int, tmp_path: Path
+    kind: Kind, release: RuntimeRelease, seed: int, scale: int, tmp_path: Path
 ):
     for more in range(scale):
         record = tmp_path / f"record-{more}.jsonl"

@@ -31,11 +31,10 @@ from drakit.kit.driver import (
     RejectedError,
 )
 from drakit.kit.host import Host
-from drakit.testing.kubelet import Pod as FakePod
-from drakit.testing.kubelet import PodClaim, PrepareError, Use
+from drakit.testing.kubelet import ContainerClaim, FakePod, PodClaim, PrepareError
 from drakit.testing.node import SimulatedNode
-from drakit.testing.releases import CONTAINERD_1_7, CONTAINERD_2_4, Release
 from drakit.testing.runtime import RuntimeFailure
+from drakit.testing.runtime_releases import CONTAINERD_1_7, CONTAINERD_2_4, RuntimeRelease
 from drakit.wire.nri.values import ContainerUpdate
 
 ALL = CpuSet.range(0, 8)
@@ -84,7 +83,7 @@ def pair(number: int, request: str = "r") -> AllocationResult:
 
 
 @contextlib.asynccontextmanager
-async def world(release: Release = CONTAINERD_2_4) -> AsyncIterator[SimulatedNode]:
+async def world(release: RuntimeRelease = CONTAINERD_2_4) -> AsyncIterator[SimulatedNode]:
     with tempfile.TemporaryDirectory(prefix="dk", dir="/tmp") as directory:
         async with SimulatedNode(directory, release=release, online_cpus="0-7") as node:
             yield node
@@ -130,7 +129,7 @@ async def eventually(look, what: str, seconds: float = 60.0) -> None:
 
 
 @pytest.mark.parametrize("release", [CONTAINERD_2_4, CONTAINERD_1_7], ids=str)
-async def test_a_claim_from_kubelet_to_container_and_back(release: Release) -> None:
+async def test_a_claim_from_kubelet_to_container_and_back(release: RuntimeRelease) -> None:
     async with world(release) as node, serving(node) as host:
         shared = await node.run_pod("shared")
         assert shared.containers["main"].cpus == "0-7"
@@ -370,7 +369,9 @@ async def test_the_toy_driver_of_the_docs_serves(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("release", [CONTAINERD_2_4, CONTAINERD_1_7], ids=str)
-async def test_a_claim_is_not_given_back_while_a_container_runs_on_it(release: Release) -> None:
+async def test_a_claim_is_not_given_back_while_a_container_runs_on_it(
+    release: RuntimeRelease,
+) -> None:
     async with world(release) as node, serving(node) as host:
         shared = await node.run_pod("shared")
         node.allocate("c", [pair(1)], consumers=["p"])
@@ -393,7 +394,7 @@ async def test_a_claim_is_not_given_back_while_a_container_runs_on_it(release: R
 async def test_a_claim_is_not_given_back_while_its_container_is_being_started() -> None:
     async with world() as node, serving(node) as host:
         node.allocate("c", [pair(1)], consumers=["p"])
-        wanted = {"main": (Use("c"),)}
+        wanted = {"main": (ContainerClaim("c"),)}
         pod = FakePod(name="p", claims=(PodClaim("c", "c"),), containers=wanted)
         prepared = await node.kubelet.run_pod(pod)
         sandbox = await node.runtime.run_pod("p", uid=pod.uid)

@@ -32,7 +32,14 @@ from drakit.kit.driver import (
     PreparedDevice,
     RejectedError,
 )
-from drakit.testing.kubelet import QUICK, Pod, PodClaim, PrepareError, UnprepareError, Use
+from drakit.testing.kubelet import (
+    QUICK,
+    ContainerClaim,
+    FakePod,
+    PodClaim,
+    PrepareError,
+    UnprepareError,
+)
 from drakit.testing.node import SimulatedNode
 from drakit.wire.kubelet import plugin as plugin_module
 from drakit.wire.kubelet.services import RegistrationService
@@ -139,8 +146,10 @@ async def serving(node, driver=None, **settings):
 
 
 def pod_with(claim="claim", name="pod", request=""):
-    return Pod(
-        name, claims=(PodClaim("seats", claim),), containers={"main": (Use("seats", request),)}
+    return FakePod(
+        name,
+        claims=(PodClaim("seats", claim),),
+        containers={"main": (ContainerClaim("seats", request),)},
     )
 
 
@@ -396,7 +405,7 @@ async def test_nothing_is_prepared_for_a_pod_deleted_while_the_kubelet_was_down(
 async def test_claims_no_container_uses_are_prepared_all_the_same():
     async with a_node() as node, serving(node) as driver:
         node.allocate("claim", [seat(1)], consumers=["pod"])
-        pod = Pod("pod", claims=(PodClaim("seats", "claim"),), containers={"main": ()})
+        pod = FakePod("pod", claims=(PodClaim("seats", "claim"),), containers={"main": ()})
         running = await node.kubelet.run_pod(pod)
         assert running.cdi_devices == {"main": ()}
         assert driver.held() == {"claim"}
@@ -538,10 +547,10 @@ async def test_an_implicit_claim_of_an_extended_resource_is_a_claim_like_any_oth
     async with a_node() as node, serving(node) as driver:
         results = [seat(1, "container-0-request-0")]
         node.allocate("pod-extended-resources-x7", results, consumers=["pod"])
-        pod = Pod(
+        pod = FakePod(
             "pod",
             claims=(PodClaim("extended", "pod-extended-resources-x7"),),
-            containers={"main": (Use("extended", "container-0-request-0"),), "side": ()},
+            containers={"main": (ContainerClaim("extended", "container-0-request-0"),), "side": ()},
         )
         running = await node.kubelet.run_pod(pod)
         assert len(running.cdi_devices["main"]) == 1

@@ -18,7 +18,7 @@ from drakit.kit.claims.cdi_specs import ClaimSpecs
 from drakit.kit.claims.checkpoint import Checkpoint
 from drakit.kit.claims.metadata import MetadataFiles
 from drakit.kit.claims.preparer import Preparer
-from drakit.testing.kubelet import FakeKubelet, Pod, PodClaim, Use
+from drakit.testing.kubelet import ContainerClaim, FakeKubelet, FakePod, PodClaim
 from drakit.wire.kubelet import KubeletPlugin
 from tests.kit.claimworld import DRIVER, Claims, NumberDriver, resource_claim
 
@@ -61,7 +61,11 @@ async def live_many_claims(scale):
             async def live(rounds, tag):
                 for number in range(rounds):
                     name = f"{tag}-{number}"
-                    pod = Pod(name, claims=(PodClaim("n", name),), containers={"c": (Use("n"),)})
+                    pod = FakePod(
+                        name,
+                        claims=(PodClaim("n", name),),
+                        containers={"c": (ContainerClaim("n"),)},
+                    )
                     document = resource_claim(name, pods=(pod.uid,))
                     claims.add(document)
                     await kubelet.run_pod(pod, [document])

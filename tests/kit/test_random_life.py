@@ -19,7 +19,7 @@ from drakit.kit.claims.cdi_specs import ClaimSpecs
 from drakit.kit.claims.checkpoint import Checkpoint
 from drakit.kit.claims.metadata import MetadataFiles
 from drakit.kit.claims.preparer import Preparer
-from drakit.testing.kubelet import FakeKubelet, Pod, PodClaim, PrepareError, Use
+from drakit.testing.kubelet import ContainerClaim, FakeKubelet, FakePod, PodClaim, PrepareError
 from drakit.wire.cdi.spec import decode_spec
 from drakit.wire.kubelet import KubeletPlugin
 from tests.history.fakes import NodeRecording
@@ -161,7 +161,9 @@ class Life:
     # -- helpers -----------------------------------------------------------------------------------
 
     def pod(self, name, claim):
-        return Pod(name, claims=(PodClaim("n", claim),), containers={"main": (Use("n"),)})
+        return FakePod(
+            name, claims=(PodClaim("n", claim),), containers={"main": (ContainerClaim("n"),)}
+        )
 
     async def try_to_run(self, pod, *, again=False):
         document = self.claims.documents["default", pod.claims[0].claim]

@@ -12,7 +12,7 @@ import pytest
 
 from drakit.core.objects import to_builtins
 from drakit.testing.apiserver import FakeApiServer, Fault, Trouble
-from drakit.testing.streams import serving_local
+from drakit.testing.stream_server import serving_local
 from drakit.wire.kube import (
     ACCESS_REVIEWS,
     CLAIMS,
@@ -191,23 +191,6 @@ def test_in_a_thread_for_programs_without_a_loop() -> None:
         )
         with urllib.request.urlopen(request) as answer:
             assert json.load(answer)["minor"] == "37"
-
-
-@pytest.mark.parametrize(
-    "patch",
-    [
-        [{"op": "test", "path": "/metadata/name", "value": "other"}],
-        [{"op": "remove", "path": "/metadata/labels/missing"}],
-        [{"op": "move", "path": "/metadata/name", "from": "/x"}],
-    ],
-)
-async def test_json_patches_that_do_not_fit(patch: list[dict[str, Any]]) -> None:
-    from drakit.wire.kube import Patch
-
-    async with FakeApiServer() as server, Client(server.cluster()) as client:
-        server.add("nodes", {"metadata": {"name": "n"}})
-        with pytest.raises(InvalidError):
-            await client.patch(NODES, "n", patch, kind=Patch.JSON)
 
 
 async def test_the_same_seed_gives_the_same_names() -> None:

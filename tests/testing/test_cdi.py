@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from drakit.testing.cdi import Catalog, UnresolvableError
-from drakit.wire.cdi.spec import Device, Edits, encode_spec, make_spec
+from drakit.wire.cdi.spec import CdiDevice, ContainerEdits, encode_spec, make_spec
 
 
 def put(path: Path, *devices: str, kind: str = "v/c", value: str = "1", common: str = "") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     spec = make_spec(
         kind,
-        [Device(name=each, container_edits=Edits(env=(f"{each.upper()}={value}",))) for each in devices],
-        container_edits=Edits(env=(common,)) if common else Edits(),
+        [CdiDevice(name=each, container_edits=ContainerEdits(env=(f"{each.upper()}={value}",))) for each in devices],
+        container_edits=ContainerEdits(env=(common,)) if common else ContainerEdits(),
     )  # fmt: skip
     path.write_bytes(encode_spec(spec))
 

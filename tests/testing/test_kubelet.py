@@ -26,22 +26,26 @@ from drakit.core.objects import (
 )
 from drakit.testing.kubelet import (
     QUICK,
+    ContainerClaim,
     FakeKubelet,
-    Pod,
+    FakePod,
     PodClaim,
     PrepareError,
     UnprepareError,
-    Use,
 )
-from drakit.wire.kubelet import DeviceHealth, Health, KubeletDevice, KubeletPlugin
+from drakit.wire.kubelet import Health, HealthReport, KubeletDevice, KubeletPlugin
 from drakit.wire.kubelet import plugin as plugin_module
 from drakit.wire.kubelet.services import ClaimService, HealthService, RegistrationService
 
 NAME = "dra.example.com"
-POD = Pod(
+POD = FakePod(
     "web",
     claims=(PodClaim("devices", "claim"),),
-    containers={"app": (Use("devices"),), "side": (Use("devices", "b"),), "none": ()},
+    containers={
+        "app": (ContainerClaim("devices"),),
+        "side": (ContainerClaim("devices", "b"),),
+        "none": (),
+    },
 )
 
 
@@ -402,7 +406,7 @@ async def test_two_drivers_the_first_error_stops_the_rest(root):
 @pytest.mark.parametrize("version", ["1.36", "1.37"])
 async def test_health_is_heard_ages_and_is_cleared(root, version):
     plugin = await start(root)
-    plugin.report_health([DeviceHealth("p", "x", Health.UNHEALTHY, 0, 30, "m" * 2000)])
+    plugin.report_health([HealthReport("p", "x", Health.UNHEALTHY, 0, 30, "m" * 2000)])
     async with FakeKubelet(root, version=version) as kubelet:
         await kubelet.registered(NAME)
         await kubelet.plugins.changed.until(
@@ -418,7 +422,7 @@ async def test_health_is_heard_ages_and_is_cleared(root, version):
 
 async def test_stale_health_is_unknown(root):
     plugin = await start(root)
-    plugin.report_health([DeviceHealth("p", "x", Health.HEALTHY, 0)])
+    plugin.report_health([HealthReport("p", "x", Health.HEALTHY, 0)])
     async with FakeKubelet(root, timing=replace(QUICK, health_seconds=0.0)) as kubelet:
         (endpoint,) = await kubelet.registered(NAME)
         await kubelet.plugins.changed.until(lambda: endpoint.health_reports > 0, "a report")

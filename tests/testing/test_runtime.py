@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from drakit.testing.merging import Merger, PluginConflictError, replace_env
-from drakit.testing.releases import (
+from drakit.testing.plugin_merging import Merger, PluginConflictError, replace_env
+from drakit.testing.runtime import FakeRuntime, RuntimeFailure
+from drakit.testing.runtime_releases import (
     CONTAINERD_1_7,
     CONTAINERD_2_2,
     CONTAINERD_2_3,
     CONTAINERD_2_4,
     EVERY_RELEASE,
-    Release,
+    RuntimeRelease,
 )
-from drakit.testing.runtime import FakeRuntime, RuntimeFailure
 from drakit.wire.cdi.directory import CdiDirectory
-from drakit.wire.cdi.spec import Edits, claim_spec
+from drakit.wire.cdi.spec import ContainerEdits, claim_spec
 from drakit.wire.nri import nri_pb2
 from drakit.wire.nri.events import RUNTIME_SERVICE_NAME
 from drakit.wire.nri.handler import Handler
@@ -120,7 +120,9 @@ def mask(events: int) -> bytes:
 
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
-async def test_unknown_event_bits_reject_the_registration(path: str, release: Release) -> None:
+async def test_unknown_event_bits_reject_the_registration(
+    path: str, release: RuntimeRelease
+) -> None:
     async with FakeRuntime(path, release=release) as runtime:
         raw = RawPlugin({"Configure": mask(0x4000)})
         transport = await raw.connect(path)
@@ -162,7 +164,7 @@ async def test_a_mask_of_zero_means_everything(path: str) -> None:
     ],
 )
 async def test_names_are_checked_and_a_rejected_plugin_must_close(
-    path: str, name: str, index: str, release: Release, accepted: bool
+    path: str, name: str, index: str, release: RuntimeRelease, accepted: bool
 ) -> None:
     async with FakeRuntime(path, release=release, registration_timeout=30) as runtime:
         raw = RawPlugin({"Configure": mask(0x8), "Synchronize": b""})
@@ -199,7 +201,7 @@ async def test_split_synchronization_must_be_understood(path: str) -> None:
     ("release", "closed"), [(CONTAINERD_1_7, False), (CONTAINERD_2_2, True)], ids=str
 )
 async def test_after_a_failed_synchronization_old_runtimes_leave_the_plugin_deaf(
-    path: str, release: Release, closed: bool
+    path: str, release: RuntimeRelease, closed: bool
 ) -> None:
     async with FakeRuntime(path, release=release, request_timeout=2.0) as runtime:
         raw = RawPlugin({"Configure": mask(0x8)})
@@ -286,10 +288,12 @@ async def test_cpus_that_are_not_there_fail_the_start_and_are_logged_in_updates(
 
 @pytest.mark.parametrize("release", [CONTAINERD_2_2, CONTAINERD_2_3], ids=str)
 async def test_cdi_devices_become_environment_before_plugins_are_asked(
-    path: str, tmp_path: Path, release: Release
+    path: str, tmp_path: Path, release: RuntimeRelease
 ) -> None:
     directory = CdiDirectory(str(tmp_path / "cdi"), "dra.cpu/claim")
-    spec = claim_spec("dra.cpu/claim", "u1", {"r": Edits(env=("DRA_CPUSET_u1=2-3", "A=cdi"))})
+    spec = claim_spec(
+        "dra.cpu/claim", "u1", {"r": ContainerEdits(env=("DRA_CPUSET_u1=2-3", "A=cdi"))}
+    )
     directory.write("u1", spec)
     handler = Pinning(Adjustment())
     async with (

@@ -16,7 +16,7 @@ from drakit.wire.kube import (
     PODS,
     SLICES,
     TAINT_RULES,
-    Cluster,
+    ClusterAccess,
     ConfigError,
     ConnectionFailedError,
     CredentialError,
@@ -27,7 +27,7 @@ from drakit.wire.kube import (
     find_cluster,
     read_all,
 )
-from drakit.wire.kube.watch.snapshot import Found
+from drakit.wire.kube.watch.snapshot import ListResult
 
 _PER_NAMESPACE: Final = (PODS, CLAIM_TEMPLATES)
 """Kinds of which those beside the pod will do: its own, and what the node's resources are used for."""
@@ -56,8 +56,8 @@ def read_live(kubeconfig: str | None, context: str | None, namespace: str) -> Ma
 
 
 def _of_namespace(
-    cluster: Cluster, answers: Mapping[str, Found], namespace: str
-) -> Mapping[str, Found]:
+    cluster: ClusterAccess, answers: Mapping[str, ListResult], namespace: str
+) -> Mapping[str, ListResult]:
     rejected = [r for r in _PER_NAMESPACE if isinstance(answers[r.plural].error, ForbiddenError)]
     if not rejected:
         return {}

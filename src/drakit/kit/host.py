@@ -38,9 +38,9 @@ from drakit.kit.runtime.nri_hooks import RuntimeHost
 from drakit.kit.slices.publisher import Publisher
 from drakit.kit.tasks import Task, Work
 from drakit.kit.telemetry.http_server import Page, WebServer, conditions_page
-from drakit.kit.telemetry.metrics import CONTENT_TYPE, Gauge, Metrics
+from drakit.kit.telemetry.metrics import CONTENT_TYPE, Gauge, HostMetrics
 from drakit.wire.kube import Client
-from drakit.wire.kubelet import CallRecord, DeviceHealth, Health, KubeletPlugin
+from drakit.wire.kubelet import Health, HealthReport, KubeletCall, KubeletPlugin
 
 _LOG = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Host:
         self.offer: Offer = self.driver.offer().named(node)
         name = self.driver.name
         self._plugin_dir = options.plugin_dir(name)
-        self.metrics = Metrics(name)
+        self.metrics = HostMetrics(name)
         self.checkpoint = Checkpoint(options.checkpoint_dir(name))
         source = ApiClaimSource(client, self.metrics)
         self.runtime = RuntimeHost(
@@ -369,7 +369,7 @@ class Host:
                 found = bad.get((pool.name or self._node, device.name))
                 healthy = found is None or found.healthy
                 reports.append(
-                    DeviceHealth(
+                    HealthReport(
                         pool=pool.name or self._node,
                         device=device.name,
                         health=Health.HEALTHY if healthy else Health.UNHEALTHY,
@@ -404,7 +404,7 @@ class Host:
             "/healthz": lambda: conditions_page(self.conditions()),
         }
 
-    def _on_call(self, call: CallRecord) -> None:
+    def _on_call(self, call: KubeletCall) -> None:
         self.metrics.contact("kubelet")
 
     def _gauges(self) -> Iterable[Gauge]:

@@ -33,18 +33,18 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import h11
 
 from drakit.core.kubernetes_releases import RELEASES
-from drakit.testing.apiobjects import (
+from drakit.testing.apiserver_objects import (
     KINDS,
-    ApiRejection,
+    ApiRejectionError,
     Document,
     Key,
-    Kind,
+    ObjectSelector,
     ObjectTable,
-    Selector,
+    ResourceKind,
     merge_patch,
 )
-from drakit.testing.streams import StreamServer
-from drakit.wire.kube.access.config import Cluster
+from drakit.testing.stream_server import StreamServer
+from drakit.wire.kube.access.config import ClusterAccess
 from drakit.wire.kube.access.credentials import Credential, Fixed
 from drakit.wire.kube.access.endpoint import Endpoint
 from drakit.wire.kube.access.tls import AuthorityFile, SystemTrust
@@ -191,12 +191,12 @@ class FakeApiServer:
         """Where it listens."""
         return f"{'https' if self._tls else 'http'}://127.0.0.1:{self._port}"
 
-    def cluster(self, token: str | None = None) -> Cluster:
+    def cluster(self, token: str | None = None) -> ClusterAccess:
         """How the client of ``drakit.wire.kube`` gets here, by default with one of the tokens."""
         if token is None and self.tokens:
             token = min(self.tokens)
         trust = AuthorityFile(self._authority) if self._authority else SystemTrust()
-        return Cluster(
+        return ClusterAccess(
             Endpoint.parse(self.url), Fixed(Credential(token)), trust, origin="FakeApiServer"
         )
 
@@ -251,7 +251,7 @@ class FakeApiServer:
 
     def objects(self, plural: str, *, fields: str = "", namespace: str = "") -> list[Document]:
         """The objects of a kind, by name."""
-        selector = Selector.parse(plural, fields, "", self.table.release)
+        selector = ObjectSelector.parse(plural, fields, "", self.table.release)
         return self.table.select(plural, namespace, selector)
 
     def wipe_slices(self, node: str, driver: str | None = None) -> int:
@@ -344,7 +344,7 @@ class FakeApiServer:
                 await self._watch(seen, connection)
                 return True
             code, document = self._answer(seen)
-        except ApiRejection as rejection:
+        except ApiRejectionError as rejection:
             code, document = rejection.code, rejection.status()
         if fault is not None and fault.trouble is Trouble.CUT_AFTER:
             return False
@@ -363,7 +363,7 @@ class FakeApiServer:
         """Answer wrongly or not at all; false when the connection is to be cut."""
         if fault.trouble is Trouble.ANSWER:
             headers = [] if fault.retry_after is None else [("Retry-After", str(fault.retry_after))]
-            rejection = ApiRejection(fault.status, "Injected", "injected by the test")
+            rejection = ApiRejectionError(fault.status, "Injected", "injected by the test")
             await connection.reply(fault.status, rejection.status(), headers)
             return True
         if fault.trouble is Trouble.GARBAGE:
@@ -374,12 +374,12 @@ class FakeApiServer:
         if self.tokens is not None:
             scheme, _, token = seen.headers.get("authorization", "").partition(" ")
             if scheme != "Bearer" or token not in self.tokens:
-                raise ApiRejection(401, "Unauthorized", "Unauthorized")
+                raise ApiRejectionError(401, "Unauthorized", "Unauthorized")
         if seen.plural in self.unserved:
-            raise ApiRejection(404, "NotFound", _NOT_SERVED)
+            raise ApiRejectionError(404, "NotFound", _NOT_SERVED)
         if (seen.verb, seen.plural) in self.forbidden:
             kind = KINDS[seen.plural]
-            raise ApiRejection(
+            raise ApiRejectionError(
                 403,
                 "Forbidden",
                 f'{kind.qualified} is forbidden: User "test" cannot {seen.verb} resource '
@@ -402,14 +402,16 @@ class FakeApiServer:
         finally:
             self._notify()
 
-    def _perform(self, seen: Seen, kind: Kind, key: Key, subresource: str) -> tuple[int, Document]:
+    def _perform(
+        self, seen: Seen, kind: ResourceKind, key: Key, subresource: str
+    ) -> tuple[int, Document]:
         if seen.verb == "list":
             return 200, self._list(seen, kind, key[1])
         if seen.verb == "get":
             return 200, self.table.get(key)
         if seen.verb == "create":
             if kind.namespaced and not key[1]:
-                raise ApiRejection(405, "MethodNotAllowed", "the namespace is missing")
+                raise ApiRejectionError(405, "MethodNotAllowed", "the namespace is missing")
             keep = seen.query.get("dryRun") != "All"
             return 201, self.table.create(kind, key[1], _body(seen), keep=keep)
         if seen.verb == "update":
@@ -425,18 +427,20 @@ class FakeApiServer:
                 metadata = document["metadata"]
                 self.table.delete(kind, (kind.plural, key[1], metadata["name"]))
             return 200, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
-        raise ApiRejection(405, "MethodNotAllowed", f"{seen.method} is not allowed here")
+        raise ApiRejectionError(405, "MethodNotAllowed", f"{seen.method} is not allowed here")
 
-    def _selector(self, seen: Seen, kind: Kind) -> Selector:
+    def _selector(self, seen: Seen, kind: ResourceKind) -> ObjectSelector:
         fields, labels = seen.query.get("fieldSelector", ""), seen.query.get("labelSelector", "")
-        return Selector.parse(kind.plural, fields, labels, self.table.release)
+        return ObjectSelector.parse(kind.plural, fields, labels, self.table.release)
 
-    def _list(self, seen: Seen, kind: Kind, namespace: str) -> Document:
+    def _list(self, seen: Seen, kind: ResourceKind, namespace: str) -> Document:
         start, revision = 0, self.table.revision
         if token := seen.query.get("continue"):
             number, revision, start = (int(part) for part in token.split("."))
             if revision < self.table.compacted or number not in self._pages:
-                raise ApiRejection(410, "Expired", "The provided continue parameter is too old")
+                raise ApiRejectionError(
+                    410, "Expired", "The provided continue parameter is too old"
+                )
             found = self._pages[number]
         else:
             found = self.table.select(kind.plural, namespace, self._selector(seen, kind))
@@ -459,22 +463,20 @@ class FakeApiServer:
             "items": items,
         }
 
-    def _patch(self, seen: Seen, kind: Kind, key: Key, subresource: str) -> Document:
+    def _patch(self, seen: Seen, kind: ResourceKind, key: Key, subresource: str) -> Document:
         how = seen.headers.get("content-type", "")
         body = _body(seen)
         if how == "application/apply-patch+yaml":
             manager = seen.query.get("fieldManager")
             if not manager:
-                raise ApiRejection(
+                raise ApiRejectionError(
                     422, "Invalid", "fieldManager: Required value: is required for apply"
                 )
             force = seen.query.get("force") == "true"
             return self.table.apply(kind, key, body, manager, subresource=subresource, force=force)
-        merging = ("application/merge-patch+json", "application/strategic-merge-patch+json")
-        if how not in ("application/json-patch+json", *merging):
-            raise ApiRejection(415, "UnsupportedMediaType", f"no patch: {how}")
-        stored = self.table.get(key)
-        changed = merge_patch(stored, body) if how in merging else _json_patch(stored, body)
+        if how != "application/merge-patch+json":
+            raise ApiRejectionError(415, "UnsupportedMediaType", f"unsupported patch: {how}")
+        changed = merge_patch(self.table.get(key), body)
         return self.table.update(kind, key, changed, subresource=subresource)
 
     def _review(self, body: Document) -> Document:
@@ -516,7 +518,13 @@ class _Watch:
     """One watch: reads the table's history from where it stands whenever there is news."""
 
     def __init__(
-        self, table: ObjectTable, kind: Kind, namespace: str, selector: Selector, *, bookmarks: bool
+        self,
+        table: ObjectTable,
+        kind: ResourceKind,
+        namespace: str,
+        selector: ObjectSelector,
+        *,
+        bookmarks: bool,
     ) -> None:
         self._table = table
         self._kind = kind
@@ -541,7 +549,7 @@ class _Watch:
                         happening.key, happening.before, happening.after, position
                     ):
                         yield event
-            except ApiRejection as rejection:
+            except ApiRejectionError as rejection:
                 yield {"type": "ERROR", "object": rejection.status()}
                 return
             position = max(position, self._table.revision)
@@ -648,14 +656,14 @@ def _body(seen: Seen) -> Any:
     try:
         return json.loads(seen.body)
     except ValueError as error:
-        raise ApiRejection(400, "BadRequest", f"the body is no JSON: {error}") from error
+        raise ApiRejectionError(400, "BadRequest", f"the body is no JSON: {error}") from error
 
 
 def _parts(path: str) -> list[str]:
     return [unquote(part) for part in path.strip("/").split("/")]
 
 
-def _route(path: str) -> tuple[Kind, str, str, str]:
+def _route(path: str) -> tuple[ResourceKind, str, str, str]:
     """Kind, namespace, name and subresource of a path; raises 404 for what is not served."""
     parts = _parts(path)
     group, rest = (
@@ -667,7 +675,7 @@ def _route(path: str) -> tuple[Kind, str, str, str]:
         namespace, rest = rest[1], rest[2:]
     kind = KINDS.get(rest[0]) if rest else None
     if kind is None or (kind.group, kind.version) != (group, version) or len(rest) > 3:
-        raise ApiRejection(404, "NotFound", _NOT_SERVED)
+        raise ApiRejectionError(404, "NotFound", _NOT_SERVED)
     _, name, subresource = (*rest, "", "")[:3]
     return kind, namespace, name, subresource
 
@@ -676,7 +684,7 @@ def _verb(method: str, path: str, parameters: Mapping[str, str]) -> tuple[str, s
     """The RBAC verb, plural and name of a request."""
     try:
         kind, _, name, _ = _route(path)
-    except ApiRejection:
+    except ApiRejectionError:
         return method.lower(), "", ""
     collection = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
     single = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
@@ -684,37 +692,3 @@ def _verb(method: str, path: str, parameters: Mapping[str, str]) -> tuple[str, s
     if verb == "list" and parameters.get("watch") in ("1", "true"):
         verb = "watch"
     return verb, kind.plural, name
-
-
-def _json_patch(document: Document, operations: list[Document]) -> Document:
-    """``add``, ``replace``, ``remove`` and ``test`` of RFC 6902."""
-    result = json.loads(json.dumps(document))
-    for operation in operations:
-        steps = [
-            part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]
-        ]
-        target: Any = result
-        try:
-            for step in steps[:-1]:
-                target = target[int(step)] if isinstance(target, list) else target[step]
-            _operate(target, steps[-1], operation)
-        except (KeyError, IndexError, ValueError, TypeError) as error:
-            raise ApiRejection(422, "Invalid", f"the JSON patch does not fit: {error}") from error
-    return result  # type: ignore[no-any-return]
-
-
-def _operate(target: Any, last: str, operation: Document) -> None:
-    at: Any = last
-    if isinstance(target, list):
-        at = len(target) if last == "-" else int(last)
-    if operation["op"] == "test":
-        if target[at] != operation["value"]:
-            raise ValueError(f"test of {operation['path']} failed")
-    elif operation["op"] == "remove":
-        del target[at]
-    elif operation["op"] == "add" and isinstance(target, list):
-        target.insert(at, operation["value"])
-    elif operation["op"] in ("add", "replace"):
-        target[at] = operation["value"]
-    else:
-        raise ValueError(f"operation {operation['op']!r} is not known")

@@ -14,21 +14,21 @@ import msgspec
 
 from drakit.wire.cdi.spec import (
     NO_EDITS,
+    CdiDevice,
     CdiError,
-    Device,
-    Edits,
+    ContainerEdits,
     Spec,
     decode_spec,
     spec_from_builtins,
 )
 
 
-class Known(msgspec.Struct, frozen=True):
+class ResolvedDevice(msgspec.Struct, frozen=True):
     """A device that resolves: the file and specification it is in."""
 
     path: str
     spec: Spec
-    device: Device
+    device: CdiDevice
 
 
 class UnresolvableError(CdiError):
@@ -42,19 +42,19 @@ class UnresolvableError(CdiError):
 class Catalog(msgspec.Struct, frozen=True, kw_only=True):
     """What a set of directories offers: devices by qualified name, and problems by path."""
 
-    devices: Mapping[str, Known]
+    devices: Mapping[str, ResolvedDevice]
     problems: Mapping[str, str]
 
     @classmethod
     def read(cls, directories: Iterable[str]) -> Catalog:
         """Read all files now. Missing directories are empty; nothing raises."""
-        devices: dict[str, Known] = {}
+        devices: dict[str, ResolvedDevice] = {}
         problems: dict[str, str] = {}
         for directory in directories:
             _read_directory(directory, devices, problems)
         return cls(devices=devices, problems=problems)
 
-    def edits_for(self, names: Iterable[str]) -> tuple[Edits, ...]:
+    def edits_for(self, names: Iterable[str]) -> tuple[ContainerEdits, ...]:
         """The edits that requesting *names* brings: of each file once, and of each device.
 
         Raises :class:`UnresolvableError`: all or nothing, as runtimes do.
@@ -63,7 +63,7 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True):
         missing = [name for name in wanted if name not in self.devices]
         if missing:
             raise UnresolvableError(missing)
-        edits: list[Edits] = []
+        edits: list[ContainerEdits] = []
         files: set[str] = set()
         for known in (self.devices[name] for name in wanted):
             if known.path not in files and known.spec.container_edits != NO_EDITS:
@@ -88,7 +88,9 @@ def load_spec(path: str) -> Spec:
     return spec_from_builtins(document)
 
 
-def _read_directory(directory: str, devices: dict[str, Known], problems: dict[str, str]) -> None:
+def _read_directory(
+    directory: str, devices: dict[str, ResolvedDevice], problems: dict[str, str]
+) -> None:
     try:
         names = sorted(os.listdir(directory))
     except FileNotFoundError:
@@ -96,7 +98,7 @@ def _read_directory(directory: str, devices: dict[str, Known], problems: dict[st
     except OSError as error:
         problems[directory] = str(error)
         return
-    here: dict[str, Known] = {}
+    here: dict[str, ResolvedDevice] = {}
     conflicts: set[str] = set()
     for name in names:
         path = os.path.join(directory, name)
@@ -112,7 +114,7 @@ def _read_directory(directory: str, devices: dict[str, Known], problems: dict[st
             if qualified in here:
                 conflicts.add(qualified)
                 problems[path] = f"{qualified} is also in {here[qualified].path}"
-            here[qualified] = Known(path, spec, device)
+            here[qualified] = ResolvedDevice(path, spec, device)
     devices.update(here)
     for qualified in conflicts:
         devices.pop(qualified, None)

@@ -8,7 +8,7 @@ restarted), checks answers as the real one does, and keeps account of every call
 
     async with FakeKubelet(root, node="node-1", wipe=server.wipe_slices) as kubelet:
         await kubelet.registered("dra.example.com")
-        pod = Pod("web", claims=(PodClaim("cpus", "my-claim"),), containers={"app": (Use("cpus"),)})
+        pod = FakePod("web", claims=(PodClaim("cpus", "my-claim"),), containers={"app": (ContainerClaim("cpus"),)})
         running = await kubelet.run_pod(pod, [claim])
         running.cdi_devices["app"]
         await kubelet.stop_pod(pod.uid)
@@ -35,26 +35,26 @@ from drakit.testing.kubelet_claims import (
     write_checkpoint,
 )
 from drakit.testing.kubelet_connection import CALL_FAILURES
-from drakit.testing.kubelet_plugins import (
+from drakit.testing.kubelet_plugin_manager import (
     QUICK,
     RELEASES,
-    Endpoint,
     PluginManager,
+    RegisteredPlugin,
     Timing,
 )
 
 __all__ = [
     "QUICK",
-    "Call",
+    "ContainerClaim",
+    "DriverCall",
     "FakeKubelet",
-    "Pod",
+    "FakePod",
     "PodClaim",
     "PodStuckError",
     "PrepareError",
     "Running",
     "Timing",
     "UnprepareError",
-    "Use",
 ]
 
 _POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
@@ -89,7 +89,7 @@ class PodClaim:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ContainerClaim:
     """An entry of ``containers[].resources.claims``: a whole claim, or one request of it."""
 
     claim: str
@@ -97,14 +97,14 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Pod:
+class FakePod:
     """As much of a pod as matters here."""
 
     name: str
     uid: str = ""
     namespace: str = "default"
     claims: tuple[PodClaim, ...] = ()
-    containers: Mapping[str, tuple[Use, ...]] = field(default_factory=dict)
+    containers: Mapping[str, tuple[ContainerClaim, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.uid:
@@ -115,12 +115,12 @@ class Pod:
 class Running:
     """A pod whose sandbox could be made: the CDI devices of each container, in order."""
 
-    pod: Pod
+    pod: FakePod
     cdi_devices: Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class DriverCall:
     """A call the kubelet made to a driver."""
 
     method: str
@@ -149,14 +149,14 @@ class FakeKubelet:
     ) -> None:
         self.root = root
         self.node = node
-        self.calls: list[Call] = []
+        self.calls: list[DriverCall] = []
         self._version = version
         self._timing = timing
         self._wipe = wipe
         self._get_claim = get_claim
         self._registry = os.path.join(root, "plugins_registry")
         self._checkpoint = os.path.join(root, "dra_manager_state")
-        self._pods: dict[str, Pod] = {}
+        self._pods: dict[str, FakePod] = {}
         self._claims: dict[tuple[str, str], ClaimInfo] = {}
         self._reconciler: asyncio.Task[None] | None = None
         os.makedirs(self._registry, exist_ok=True)
@@ -224,7 +224,7 @@ class FakeKubelet:
 
     async def registered(
         self, driver: str, instances: int = 1, seconds: float = 60.0
-    ) -> list[Endpoint]:
+    ) -> list[RegisteredPlugin]:
         """Wait until so many instances of *driver* are registered and connected."""
 
         def there() -> bool:
@@ -243,7 +243,7 @@ class FakeKubelet:
 
     # -- pods ------------------------------------------------------------------------------------
 
-    async def run_pod(self, pod: Pod, claims: Iterable[ResourceClaim] = ()) -> Running:
+    async def run_pod(self, pod: FakePod, claims: Iterable[ResourceClaim] = ()) -> Running:
         """Make the pod's sandbox: prepare its claims, and say what each container gets.
 
         Raises :class:`PrepareError`; the pod then stays, Pending.
@@ -293,7 +293,7 @@ class FakeKubelet:
 
     # -- preparing -------------------------------------------------------------------------------
 
-    async def _prepare(self, pod: Pod, claims: Iterable[ResourceClaim]) -> Running:
+    async def _prepare(self, pod: FakePod, claims: Iterable[ResourceClaim]) -> Running:
         given = {(c.metadata.namespace, c.metadata.name): c for c in claims}
         infos = []
         for pod_claim in pod.claims:
@@ -320,7 +320,9 @@ class FakeKubelet:
         write_checkpoint(self._checkpoint, self._claims.values())
         return Running(pod, self.cdi_devices(pod.uid))
 
-    def _check(self, pod: Pod, pod_claim: PodClaim, document: ResourceClaim | None) -> ClaimInfo:
+    def _check(
+        self, pod: FakePod, pod_claim: PodClaim, document: ResourceClaim | None
+    ) -> ClaimInfo:
         """All that is checked before any driver is called and anything is written down."""
         name = f"{pod.namespace}/{pod_claim.claim}"
         if document is None:
@@ -390,14 +392,14 @@ class FakeKubelet:
 
     async def _call(
         self,
-        endpoint: Endpoint,
+        endpoint: RegisteredPlugin,
         verb: str,
         infos: list[ClaimInfo],
         failure: Callable[[str], PodStuckError],
     ) -> Any:
         method = f"Node{verb}Resources"
         self.calls.append(
-            Call(
+            DriverCall(
                 method=method,
                 driver=endpoint.driver,
                 service=endpoint.service,
@@ -465,7 +467,7 @@ class FakeKubelet:
 
     # -- containers ------------------------------------------------------------------------------
 
-    def _cdi_of(self, pod: Pod, use: Use) -> Iterable[str]:
+    def _cdi_of(self, pod: FakePod, use: ContainerClaim) -> Iterable[str]:
         (claim,) = (entry.claim for entry in pod.claims if entry.name == use.claim)
         info = self._claims[pod.namespace, claim]
         for devices in info.drivers.values():

@@ -27,10 +27,10 @@ from drakit.kit.driver import Discover
 from drakit.kit.host import DriverGauges, Host
 from drakit.kit.reconciler import Reconciler
 from drakit.testing.apiserver import FakeApiServer
-from drakit.testing.kubelet import FakeKubelet, Pod, PodClaim, Use
-from drakit.testing.kubelet_plugins import QUICK, Timing
-from drakit.testing.releases import CONTAINERD_2_4, Release
+from drakit.testing.kubelet import ContainerClaim, FakeKubelet, FakePod, PodClaim
+from drakit.testing.kubelet_plugin_manager import QUICK, Timing
 from drakit.testing.runtime import FakeContainer, FakeRuntime
+from drakit.testing.runtime_releases import CONTAINERD_2_4, RuntimeRelease
 from drakit.wire.kube import Client
 
 
@@ -38,7 +38,7 @@ from drakit.wire.kube import Client
 class RunningPod:
     """A pod on the simulated node."""
 
-    pod: Pod
+    pod: FakePod
     sandbox_id: str
     containers: Mapping[str, FakeContainer] = field(default_factory=dict)
 
@@ -60,7 +60,7 @@ class SimulatedNode:
         *,
         name: str = "node-1",
         version: str = "1.37",
-        release: Release = CONTAINERD_2_4,
+        release: RuntimeRelease = CONTAINERD_2_4,
         timing: Timing = QUICK,
         online_cpus: str = "0-1023",
         request_timeout: float = 30.0,
@@ -205,11 +205,13 @@ class SimulatedNode:
         Raises what the kubelet (``PrepareError``) or the runtime (``RuntimeFailure``) would report.
         """
         wanted = {
-            container: tuple(Use(u) if isinstance(u, str) else Use(*u) for u in uses)
+            container: tuple(
+                ContainerClaim(u) if isinstance(u, str) else ContainerClaim(*u) for u in uses
+            )
             for container, uses in (containers or {"main": ()}).items()
         }
         claims = dict.fromkeys(use.claim for uses in wanted.values() for use in uses)
-        pod = Pod(
+        pod = FakePod(
             name=name,
             namespace=namespace,
             claims=tuple(PodClaim(claim, claim) for claim in claims),

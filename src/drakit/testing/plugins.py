@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import msgspec
 from google.protobuf.message import DecodeError
 
-from drakit.testing.releases import Release
+from drakit.testing.runtime_releases import RuntimeRelease
 from drakit.wire.nri import nri_pb2
 from drakit.wire.nri.events import (
     PLUGIN_SERVICE_NAME,
@@ -94,7 +94,7 @@ class ConnectedPlugins:
 
     def __init__(
         self,
-        release: Release,
+        release: RuntimeRelease,
         model: Model,
         *,
         request_timeout: float,

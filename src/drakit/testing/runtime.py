@@ -32,9 +32,9 @@ from drakit.cgroups.tree import relative_path
 from drakit.core.cpuset import CpuSet
 from drakit.testing.cdi import Catalog
 from drakit.testing.containers import FakeContainer
-from drakit.testing.merging import Merger, PluginConflictError, replace_env
+from drakit.testing.plugin_merging import Merger, PluginConflictError, replace_env
 from drakit.testing.plugins import ConnectedPlugins, PluginCall, RuntimeFailure
-from drakit.testing.releases import CONTAINERD_2_4, Release
+from drakit.testing.runtime_releases import CONTAINERD_2_4, RuntimeRelease
 from drakit.wire.cdi.spec import CdiError
 from drakit.wire.nri import nri_pb2
 from drakit.wire.nri.events import (
@@ -76,7 +76,7 @@ class FakeRuntime:
         self,
         socket_path: str,
         *,
-        release: Release = CONTAINERD_2_4,
+        release: RuntimeRelease = CONTAINERD_2_4,
         cdi_directories: Sequence[str] = (),
         online_cpus: str = "0-1023",
         request_timeout: float = 30.0,

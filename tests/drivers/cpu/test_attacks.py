@@ -17,15 +17,15 @@ from drakit.core.objects import AllocationResult
 from drakit.drivers.models.cpus import KIND as CPU
 from drakit.testing.kubelet import PrepareError
 from drakit.testing.node import SimulatedNode
-from drakit.testing.releases import (
+from drakit.testing.runtime import RuntimeFailure
+from drakit.testing.runtime_releases import (
     CONTAINERD_2_0,
     CONTAINERD_2_2,
     CONTAINERD_2_4,
     CRIO_1_36,
     CRIO_1_37,
-    Release,
+    RuntimeRelease,
 )
-from drakit.testing.runtime import RuntimeFailure
 from drakit.wire.kubelet import ClaimError, ClaimRef
 from drakit.wire.nri.values import Resources
 from tests.drivers.cpu.test_defects import MACHINE, eventually, reconnect, serving, world
@@ -48,7 +48,7 @@ def ref(node: SimulatedNode, name: str) -> ClaimRef:
 
 
 @pytest.mark.parametrize("release", EVERY_KIND, ids=str)
-async def test_a_claimed_container_is_pinned_on_every_runtime(release: Release) -> None:
+async def test_a_claimed_container_is_pinned_on_every_runtime(release: RuntimeRelease) -> None:
     """CRI-O 1.37 has NRI 0.12 but reports no CDI device names: all ran in the shared pool."""
     async with world(release) as node, serving(node, **individual) as host:
         node.allocate("a", [cpu(2), cpu(3)], consumers=["pa"])
@@ -59,7 +59,7 @@ async def test_a_claimed_container_is_pinned_on_every_runtime(release: Release) 
 
 
 @pytest.mark.parametrize("release", EVERY_KIND, ids=str)
-async def test_one_variable_and_a_restart_take_no_cpu_away(release: Release) -> None:
+async def test_one_variable_and_a_restart_take_no_cpu_away(release: RuntimeRelease) -> None:
     async with world(release) as node:
         evil = await node.runtime.run_pod("evil", namespace="attacker")
         forged = f"DRA_CLAIM_whatever_x={KIND}"
@@ -74,7 +74,7 @@ async def test_one_variable_and_a_restart_take_no_cpu_away(release: Release) -> 
 
 @pytest.mark.parametrize("release", EVERY_KIND, ids=str)
 async def test_a_damaged_record_is_not_given_back_while_its_container_runs(
-    release: Release,
+    release: RuntimeRelease,
 ) -> None:
     async with world(release) as node:
         async with serving(node, **individual) as host:
@@ -97,7 +97,9 @@ async def test_a_damaged_record_is_not_given_back_while_its_container_runs(
 
 
 @pytest.mark.parametrize("release", EVERY_KIND, ids=str)
-async def test_a_lost_record_is_held_until_its_last_container_ended(release: Release) -> None:
+async def test_a_lost_record_is_held_until_its_last_container_ended(
+    release: RuntimeRelease,
+) -> None:
     async with world(release) as node:
         async with serving(node, **individual) as host:
             claim = node.allocate("a", [cpu(2)], consumers=["pa"])
@@ -140,7 +142,7 @@ async def test_containers_of_the_go_driver_keep_their_cpus_through_the_swap() ->
 
 @pytest.mark.parametrize("release", EVERY_KIND, ids=str)
 async def test_a_running_pod_keeps_its_cpus_when_a_pod_reserved_earlier_comes(
-    release: Release,
+    release: RuntimeRelease,
 ) -> None:
     async with world(release) as node, serving(node, **individual) as host:
         node.allocate("a", [cpu(2)], consumers=["p1", "p2"])

@@ -26,11 +26,11 @@ from drakit.drivers.cpu.driver import cpu_driver
 from drakit.drivers.cpu.program import PROGRAM
 from drakit.kit.config import settings as configuration
 from drakit.kit.host import Host
-from drakit.testing.kubelet import Pod, PodClaim, PrepareError, UnprepareError, Use
+from drakit.testing.kubelet import ContainerClaim, FakePod, PodClaim, PrepareError, UnprepareError
 from drakit.testing.node import SimulatedNode
-from drakit.testing.releases import CONTAINERD_1_7, CONTAINERD_2_4, Release
 from drakit.testing.runtime import FakeContainer, RuntimeFailure
-from drakit.testing.streams import serving_unix
+from drakit.testing.runtime_releases import CONTAINERD_1_7, CONTAINERD_2_4, RuntimeRelease
+from drakit.testing.stream_server import serving_unix
 from drakit.testing.synthetic import build
 from drakit.wire.kube import Client
 
@@ -46,7 +46,7 @@ both_releases = pytest.mark.parametrize("release", [CONTAINERD_2_4, CONTAINERD_1
 
 @contextlib.asynccontextmanager
 async def world(
-    release: Release = CONTAINERD_2_4, name: str = "node-1"
+    release: RuntimeRelease = CONTAINERD_2_4, name: str = "node-1"
 ) -> AsyncIterator[SimulatedNode]:
     with tempfile.TemporaryDirectory(prefix="dk", dir="/tmp") as directory:
         node = SimulatedNode(
@@ -124,8 +124,10 @@ def share(numa_node: int, count: int, pool: str = "node-1") -> AllocationResult:
     )
 
 
-def pod_with(name: str, claim: str) -> Pod:
-    return Pod(name, claims=(PodClaim(claim, claim),), containers={"main": (Use(claim),)})
+def pod_with(name: str, claim: str) -> FakePod:
+    return FakePod(
+        name, claims=(PodClaim(claim, claim),), containers={"main": (ContainerClaim(claim),)}
+    )
 
 
 async def start(
@@ -155,7 +157,7 @@ def cpus(container: FakeContainer) -> CpuSet:
 
 @both_releases
 async def test_w02_a_claim_whose_container_never_ran_survives_restart_and_reconnect(
-    release: Release,
+    release: RuntimeRelease,
 ) -> None:
     """A driver that rebuilds its state from running containers forgets a prepared claim without one."""
     async with world(release) as node:
@@ -181,7 +183,7 @@ async def test_w02_a_claim_whose_container_never_ran_survives_restart_and_reconn
 
 
 @both_releases
-async def test_w03_shared_containers_grow_back_when_a_claim_ends(release: Release) -> None:
+async def test_w03_shared_containers_grow_back_when_a_claim_ends(release: RuntimeRelease) -> None:
     """Containers without claims stay squeezed after a claim ended, until some other claim comes."""
     async with world(release) as node, serving(node) as host:
         shared = await start(node, "shared")
@@ -236,7 +238,7 @@ async def test_w04_no_claim_is_taken_before_the_runtime_is_synchronized() -> Non
 
 
 @both_releases
-async def test_w05_bad_containers_leave_the_others_served(release: Release) -> None:
+async def test_w05_bad_containers_leave_the_others_served(release: RuntimeRelease) -> None:
     """One container of an unknown claim, or two pods on one claim, keep the driver from starting."""
     async with world(release) as node:
         async with serving(node) as host:
@@ -276,7 +278,7 @@ async def test_w05_bad_containers_leave_the_others_served(release: Release) -> N
 
 @both_releases
 async def test_w07_containers_started_while_the_driver_was_away_are_corrected(
-    release: Release,
+    release: RuntimeRelease,
 ) -> None:
     """What starts without the driver stays unconfined, and a claim's container unpinned, for good."""
     async with world(release) as node:
@@ -363,7 +365,7 @@ async def test_w09_prepares_while_the_runtime_synchronizes_lose_nothing() -> Non
 
 
 @both_releases
-async def test_w10_a_cgroup_changed_by_hand_is_found_and_corrected(release: Release) -> None:
+async def test_w10_a_cgroup_changed_by_hand_is_found_and_corrected(release: RuntimeRelease) -> None:
     """Nobody compares cgroups with intent, so what was changed behind the driver's back stays."""
     async with world(release) as node, serving(node) as host:
         shared = await start(node, "shared")
@@ -383,7 +385,7 @@ async def test_w10_a_cgroup_changed_by_hand_is_found_and_corrected(release: Rele
 
 @both_releases
 async def test_w10_an_update_the_runtime_failed_to_make_is_found_and_made(
-    release: Release,
+    release: RuntimeRelease,
 ) -> None:
     """Runtimes log a failed update and go on: a driver that trusts its answer never learns of it."""
     async with world(release) as node, serving(node) as host:
@@ -399,7 +401,7 @@ async def test_w10_an_update_the_runtime_failed_to_make_is_found_and_made(
 
 
 @both_releases
-async def test_w12_variables_of_anothers_claim_give_nothing(release: Release) -> None:
+async def test_w12_variables_of_anothers_claim_give_nothing(release: RuntimeRelease) -> None:
     """Ownership read from a variable lets any pod take a claim that is prepared and not yet started."""
     async with world(release) as node, serving(node) as host:
         mine = node.allocate("mine", [share(0, 2)], consumers=["victim"])
@@ -421,7 +423,9 @@ async def test_w12_variables_of_anothers_claim_give_nothing(release: Release) ->
 
 
 @both_releases
-async def test_w12_variables_set_while_the_driver_was_away_give_nothing(release: Release) -> None:
+async def test_w12_variables_set_while_the_driver_was_away_give_nothing(
+    release: RuntimeRelease,
+) -> None:
     """A pod that forged a claim's variables while nobody looked is taken for its owner afterwards."""
     async with world(release) as node:
         async with serving(node) as host:

@@ -29,10 +29,10 @@ from drakit.kit.driver import Driver, PreparedClaim, PreparedClaims, PreparedDev
 from drakit.kit.reconciler import PodView
 from drakit.kit.runtime.drift import files_of, find_drift, write_directly
 from drakit.kit.runtime.enforcer import Enforcer
-from drakit.kit.telemetry.metrics import Metrics
+from drakit.kit.telemetry.metrics import HostMetrics
 from drakit.machine.model import CgroupMode, Cgroups
 from drakit.testing.node import SimulatedNode
-from drakit.testing.releases import CONTAINERD_2_0, CONTAINERD_2_4, Release
+from drakit.testing.runtime_releases import CONTAINERD_2_0, CONTAINERD_2_4, RuntimeRelease
 from drakit.testing.synthetic import build
 from drakit.testing.sysfs_writer import write_tree
 from drakit.wire.nri.values import NriContainer, PodSandbox, Resources, State
@@ -126,7 +126,7 @@ class Node:
         for file, value in self.files.items():
             self.set(file, value)
         self.tree = CgroupTree(str(root))
-        self.metrics = Metrics("dra.test")
+        self.metrics = HostMetrics("dra.test")
 
     def set(self, file: str, value: str) -> None:
         controller = "" if self.unified else file.partition(".")[0]
@@ -320,7 +320,7 @@ async def test_a_foreign_value_above_containers_is_put_right_in_one_pass(
 
 
 @contextlib.asynccontextmanager
-async def node_with(release: Release) -> AsyncIterator[SimulatedNode]:
+async def node_with(release: RuntimeRelease) -> AsyncIterator[SimulatedNode]:
     with tempfile.TemporaryDirectory(prefix="dk", dir="/tmp") as directory:
         write_tree(MACHINE, os.path.join(directory, "machine"))
         online = str(MACHINE.online)
@@ -329,7 +329,7 @@ async def node_with(release: Release) -> AsyncIterator[SimulatedNode]:
 
 
 @pytest.mark.parametrize("release", [CONTAINERD_2_4, CONTAINERD_2_0], ids=str)
-async def test_the_host_repairs_every_file_of_pod_and_container(release: Release) -> None:
+async def test_the_host_repairs_every_file_of_pod_and_container(release: RuntimeRelease) -> None:
     """With a runtime that takes pushed updates, and with one whose containers are written directly."""
     pod = "kubepods/poduid-of-pod"
     async with node_with(release) as node, serving(node, "--verify-seconds", "0") as host:

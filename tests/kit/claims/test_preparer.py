@@ -18,7 +18,7 @@ from drakit.kit.claims.checkpoint import Checkpoint
 from drakit.kit.claims.metadata import MetadataFiles
 from drakit.kit.claims.preparer import Preparer
 from drakit.kit.driver import Assignment
-from drakit.kit.telemetry.metrics import Metrics
+from drakit.kit.telemetry.metrics import HostMetrics
 from drakit.wire.kubelet import ClaimError, ClaimRef
 from tests.kit.claimworld import DRIVER, Claims, FileCdi, NumberDriver, resource_claim, result
 
@@ -321,7 +321,7 @@ async def test_cancellation_while_waiting_leaves_nothing(world):
 
 
 async def test_claims_are_counted_by_result(world):
-    metrics = Metrics(DRIVER)
+    metrics = HostMetrics(DRIVER)
     preparer = world.instance(metrics=metrics)
     ref = world.claim()
     await preparer.prepare(ref)
@@ -375,7 +375,7 @@ async def test_nothing_is_answered_nor_changed_while_not_ready(world, verb, look
     def not_ready():
         return good.pop() if good else "the runtime is away"
 
-    metrics = Metrics(DRIVER)
+    metrics = HostMetrics(DRIVER)
     preparer = world.instance(not_ready=not_ready, metrics=metrics)
     asked = ref if verb == "unprepare" else other
     with pytest.raises(

@@ -22,7 +22,7 @@ from drakit.kit.runtime.drift import (
     write_directly,
 )
 from drakit.kit.runtime.enforcer import Enforcer
-from drakit.kit.telemetry.metrics import Metrics
+from drakit.kit.telemetry.metrics import HostMetrics
 from drakit.wire.nri.values import NriContainer, PodSandbox, State
 
 
@@ -34,7 +34,7 @@ def test_what_the_runtime_is_still_filling_in_is_no_drift_but_put_right(
     (tmp_path / "cgroup.controllers").write_text("cpuset\n")
     (tmp_path / "pod").mkdir()
     (tmp_path / "pod/cpuset.cpus").write_text("\n")
-    metrics = Metrics("dra.test")
+    metrics = HostMetrics("dra.test")
     drift = Drift("c0ffee", "pod", "cpuset.cpus", CpuSet([2, 3]), None, ran)
     count_found([drift], metrics)
     assert write_directly([drift], CgroupTree(str(tmp_path)), metrics) == []
@@ -46,7 +46,7 @@ def test_what_the_runtime_is_still_filling_in_is_no_drift_but_put_right(
 
 
 def test_a_container_that_ended_meanwhile_is_passed_over(tmp_path: Path) -> None:
-    metrics = Metrics("dra.test")
+    metrics = HostMetrics("dra.test")
     drift = Drift("c0ffee", "gone", "cpuset.cpus", CpuSet([2]), None)
     assert write_directly([drift], CgroupTree(str(tmp_path)), metrics) == []
     assert metrics.drift.labels("corrected").value == 0
@@ -182,7 +182,7 @@ def test_whoever_is_allowed_on_the_newcomer_s_cpus_is_found(tmp_path: Path) -> N
     assert {(d.container_id, d.file, d.meant) for d in found} == {
         (each, "cpuset.cpus", CpuSet([0, 1])) for each in ("overlaps", "empty", "unreadable")
     }
-    write_directly(found, node.tree, Metrics("dra.test"))
+    write_directly(found, node.tree, HostMetrics("dra.test"))
     assert find_intruders(node.enforcer, node.tree, CpuSet([2]), excluding="new") == []
     assert node.tree.look("pods/elsewhere", "cpuset.cpus") == "4-5"  # left to the next comparison
 

@@ -30,16 +30,16 @@ from drakit.kit.driver import (
     RejectedError,
 )
 from drakit.kit.runtime.nri_hooks import RuntimeHost
-from drakit.kit.telemetry.metrics import Metrics
-from drakit.testing.releases import (
+from drakit.kit.telemetry.metrics import HostMetrics
+from drakit.testing.runtime import FakeContainer, FakeRuntime, RuntimeFailure
+from drakit.testing.runtime_releases import (
     CONTAINERD_1_7,
     CONTAINERD_2_2,
     CONTAINERD_2_3,
     CONTAINERD_2_4,
     EVERY_RELEASE,
-    Release,
+    RuntimeRelease,
 )
-from drakit.testing.runtime import FakeContainer, FakeRuntime, RuntimeFailure
 from drakit.wire.nri.handler import Handler
 from drakit.wire.nri.options import PluginOptions
 from drakit.wire.nri.plugin import NriPlugin
@@ -77,7 +77,7 @@ class Pinner:
 class World:
     """A node: checkpoint, CDI directory, runtime, and the host between them."""
 
-    def __init__(self, directory: Path, release: Release, **options: object) -> None:
+    def __init__(self, directory: Path, release: RuntimeRelease, **options: object) -> None:
         self.directory = directory
         self.cdi = str(directory / "cdi")
         self.checkpoint = Checkpoint(str(directory / "claims"))
@@ -89,7 +89,7 @@ class World:
         )  # fmt: skip
         (directory / "cgroup").mkdir(exist_ok=True)
         (directory / "cgroup" / "cgroup.controllers").write_text("cpuset\n")
-        self.metrics = Metrics("dra.toy")
+        self.metrics = HostMetrics("dra.toy")
         self.options = HostOptions(
             nri_socket=self.runtime.socket_path, cdi_dir=self.cdi,
             cgroup_root=str(directory / "cgroup"), **options  # type: ignore[arg-type]
@@ -152,7 +152,9 @@ def directory() -> Iterator[Path]:
 
 
 @contextlib.asynccontextmanager
-async def world(directory: Path, release: Release, **options: object) -> AsyncIterator[World]:
+async def world(
+    directory: Path, release: RuntimeRelease, **options: object
+) -> AsyncIterator[World]:
     made = World(directory, release, **options)
     async with made.runtime:
         made.start()
@@ -171,7 +173,7 @@ async def until(condition: object) -> None:
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
 async def test_a_claim_is_pinned_and_others_make_room_on_every_release(
-    directory: Path, release: Release
+    directory: Path, release: RuntimeRelease
 ) -> None:
     async with world(directory, release) as it:
         shared_pod = await it.runtime.run_pod("web")
@@ -208,7 +210,7 @@ async def test_a_claim_that_ends_is_given_back_at_once_where_the_runtime_allows(
 
 @pytest.mark.parametrize("release", [CONTAINERD_1_7, CONTAINERD_2_3], ids=str)
 async def test_nothing_is_pushed_where_it_could_wedge_the_runtime(
-    directory: Path, release: Release
+    directory: Path, release: RuntimeRelease
 ) -> None:
     async with world(directory, release) as it:
         shared = await it.runtime.run((await it.runtime.run_pod("web")).id, "app")
@@ -221,7 +223,7 @@ async def test_nothing_is_pushed_where_it_could_wedge_the_runtime(
 
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
-async def test_a_forged_variable_opens_nothing(directory: Path, release: Release) -> None:
+async def test_a_forged_variable_opens_nothing(directory: Path, release: RuntimeRelease) -> None:
     async with world(directory, release) as it:
         await it.prepare("a", "2-3")
         pod = await it.runtime.run_pod("thief", uid="another-pod")
@@ -237,7 +239,7 @@ async def test_a_forged_variable_opens_nothing(directory: Path, release: Release
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
 async def test_a_second_pod_that_shares_the_claim_is_served_though_the_kubelet_names_it_to_nobody(
-    directory: Path, release: Release
+    directory: Path, release: RuntimeRelease
 ) -> None:
     async with world(directory, release) as it:
         devices = await it.prepare("a", "2-3", pods=[POD])
@@ -263,7 +265,7 @@ async def test_a_shared_claims_second_pod_is_confirmed_after_a_restart_of_the_dr
         await it.stop()
         await it.runtime.plugin_gone()
         container = await it.runtime.run(pod.id, "main", cdi_devices=devices)
-        it.host = RuntimeHost(Pinner, it.checkpoint, it.options, Metrics("dra.toy"), it.claims)
+        it.host = RuntimeHost(Pinner, it.checkpoint, it.options, HostMetrics("dra.toy"), it.claims)
         it.start()
         await it.runtime.plugin_ready()
         await until(lambda: it.host.enforcer.confirmed)
@@ -288,7 +290,7 @@ async def test_without_a_witness_the_container_is_rejected(directory: Path, trou
 
 @pytest.mark.parametrize("release", [CONTAINERD_2_2, CONTAINERD_2_4], ids=str)
 async def test_a_claim_that_is_not_prepared_is_rejected_with_a_reason(
-    directory: Path, release: Release
+    directory: Path, release: RuntimeRelease
 ) -> None:
     async with world(directory, release) as it:
         devices = await it.prepare("a", "2-3")
@@ -310,7 +312,7 @@ async def test_what_was_missed_while_away_is_corrected_on_return(directory: Path
         pinned = await it.runtime.run(pod.id, "main", cdi_devices=devices)
         shared = await it.runtime.run((await it.runtime.run_pod("web")).id, "app")
         assert not it.exclusive_is_exclusive()
-        it.host = RuntimeHost(Pinner, it.checkpoint, it.options, Metrics("dra.toy"))
+        it.host = RuntimeHost(Pinner, it.checkpoint, it.options, HostMetrics("dra.toy"))
         it.start()
         await it.runtime.plugin_ready()
         assert (pinned.cpus, shared.cpus) == ("2-3", "0-1,4-7")
@@ -358,7 +360,7 @@ async def test_a_missed_container_with_a_claim_does_not_start_where_it_cannot_be
 
 @pytest.mark.parametrize("release", [CONTAINERD_2_2, CONTAINERD_2_4], ids=str)
 async def test_a_container_that_starts_with_old_limits_is_put_right_at_once(
-    directory: Path, release: Release, monkeypatch: pytest.MonkeyPatch
+    directory: Path, release: RuntimeRelease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """containerd loses an update that comes while it starts the container: only the kernel knows."""
     async with world(directory, release) as it:
@@ -532,7 +534,7 @@ async def test_a_failed_push_is_tried_again(directory: Path) -> None:
 
 async def test_a_second_instance_stands_by_and_takes_over(directory: Path) -> None:
     async with world(directory, CONTAINERD_2_2) as it:
-        second = RuntimeHost(Pinner, it.checkpoint, it.options, Metrics("dra.toy"))
+        second = RuntimeHost(Pinner, it.checkpoint, it.options, HostMetrics("dra.toy"))
         task = asyncio.create_task(second.run(str(directory / "nri.lock")))
         await second.settled.wait()
         assert second.state == "standby"
@@ -682,7 +684,9 @@ class Story:
         for work in (self.share, self.claim, self.end_claim, self.resize):
             if self.chance.random() < 0.6:
                 await work()
-        self.it.host = RuntimeHost(Pinner, self.it.checkpoint, self.it.options, Metrics("dra.toy"))
+        self.it.host = RuntimeHost(
+            Pinner, self.it.checkpoint, self.it.options, HostMetrics("dra.toy")
+        )
         self.it.start()
         await self.it.runtime.plugin_ready()
 
@@ -715,7 +719,7 @@ class Story:
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
 async def test_under_any_life_containers_look_as_the_checkpoint_says(
-    directory: Path, release: Release, scale: int
+    directory: Path, release: RuntimeRelease, scale: int
 ) -> None:
     for seed in range(scale):
         where = directory / str(seed)

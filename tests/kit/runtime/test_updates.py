@@ -13,8 +13,8 @@ import pytest
 from drakit.cgroups.tree import CgroupTree
 from drakit.core.cpuset import CpuSet
 from drakit.kit.driver import PreparedClaim, PreparedDevice, RejectedError
-from drakit.testing.releases import CONTAINERD_2_4, CRIO_1_36
 from drakit.testing.runtime import FakeContainer
+from drakit.testing.runtime_releases import CONTAINERD_2_4, CRIO_1_36
 from drakit.wire.nri.plugin import NriPlugin, PushFailedError
 from drakit.wire.nri.values import ContainerUpdate
 from tests.kit.runtime.test_nri_hooks import POD, World, directory, until, world

@@ -26,21 +26,10 @@ from drakit.core.objects import (
 )
 from drakit.core.quantity import Quantity
 from drakit.kit.driver import PoolOffer
-from drakit.kit.slices.layout import (
-    Content,
-    Identity,
-    Plan,
-    Slice,
-    cuts_of,
-    generate_name,
-    index_of,
-    keep_taint_times,
-    lay_out,
-    plan_pool,
-    same_content,
-    stand,
-)
-from drakit.testing.apirules import validate_slice
+from drakit.kit.slices.comparison import keep_taint_times, same_content
+from drakit.kit.slices.layout import Content, Identity, Slice, generate_name, index_of, lay_out
+from drakit.kit.slices.pool_plan import PoolPlan, devices_by_slice, match_slices, plan_pool
+from drakit.testing.apiserver_admission import validate_slice
 from drakit.wire.kube import SLICES, Object
 
 IDENTITY = Identity("dra.example.com", "node-1")
@@ -55,7 +44,7 @@ class Server:
         self.slices: dict[str, Slice] = {}
         self.revision = 0
 
-    def carry_out(self, plan: Plan, limit: int | None = None) -> int:
+    def carry_out(self, plan: PoolPlan, limit: int | None = None) -> int:
         """Write the plan, or only its first *limit* steps; returns how many were made."""
         steps = [*plan.deletes, *plan.updates, *plan.creates][:limit]
         for step in steps:
@@ -83,11 +72,18 @@ class Server:
         return [d.name for _, s in sorted(self.slices.items()) for d in s.typed.spec.devices]
 
 
-def plan_for(server: Server, pool: PoolOffer, *, may_taint: bool = False, floor: int = 0) -> Plan:
+def plan_for(
+    server: Server, pool: PoolOffer, *, may_taint: bool = False, floor: int = 0
+) -> PoolPlan:
     items = tuple(server.slices.values())
-    contents = lay_out(pool, may_taint=may_taint, current=cuts_of(stand(items)))
+    contents = lay_out(pool, may_taint=may_taint, current=devices_by_slice(match_slices(items)))
     return plan_pool(
-        IDENTITY, "pool", contents, stand(items, len(contents)), owner=OWNER, generation_floor=floor
+        IDENTITY,
+        "pool",
+        contents,
+        match_slices(items, len(contents)),
+        owner=OWNER,
+        generation_floor=floor,
     )
 
 

@@ -6,8 +6,9 @@ import pytest
 
 from drakit.core.objects import Attribute, Device, ObjectMeta, ResourceSlice
 from drakit.kit.driver import Offer, PoolOffer
-from drakit.kit.slices.layout import Identity, lay_out, plan_pool, stand
+from drakit.kit.slices.layout import Identity, lay_out
 from drakit.kit.slices.limits import OfferError, check_offer
+from drakit.kit.slices.pool_plan import match_slices, plan_pool
 from drakit.testing.apiserver import FakeApiServer
 from drakit.wire.kube import SLICES, BadRequestError, Client, InvalidError
 from tests.kit.slices.limit_cases import BEYOND_THE_SERVER, CASES, Case
@@ -34,7 +35,7 @@ async def server_takes(client: Client, case: Case) -> bool:
     """Whether a server accepts the slices made of a case, without our check before them."""
     identity = Identity("example.com", "node")
     contents = lay_out(case.pool)
-    plan = plan_pool(identity, case.pool.name or "", contents, stand((), len(contents)))
+    plan = plan_pool(identity, case.pool.name or "", contents, match_slices((), len(contents)))
     assert not plan.updates
     try:
         for create in plan.creates:

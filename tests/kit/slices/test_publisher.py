@@ -1,22 +1,23 @@
-"""The publisher against the API server double, in good times and bad."""
+"""The publisher against the fake API server, with and without faults."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 import pytest
 
+from drakit.core.log import Message
 from drakit.core.objects import Attribute, Device, Taint
 from drakit.kit.driver import Offer, PoolOffer
-from drakit.kit.slices.dropped_fields import Dropped
 from drakit.kit.slices.limits import OfferError
-from drakit.kit.slices.publisher import NodeMissing, Publisher, RepairDelays
-from drakit.kit.telemetry.metrics import Metrics
+from drakit.kit.slices.publisher import NodeMissingError, Publisher, RepairDelays
+from drakit.kit.telemetry.metrics import HostMetrics
 from drakit.testing.apiserver import FakeApiServer, Fault, Seen, Trouble
 from drakit.wire.kube import Backoff, Client, ForbiddenError, InvalidError
 
@@ -37,19 +38,45 @@ def offer(*counts: int, **fields: Any) -> Offer:
     return Offer(tuple(PoolOffer(devices(n), name=f"pool-{i}") for i, n in enumerate(counts)))
 
 
+class Logged(logging.Handler):
+    """Collects the fields of structured log records by message."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fields: dict[str, list[Mapping[str, Any]]] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if isinstance(record.msg, Message):
+            self.fields.setdefault(record.msg.text, []).append(record.msg.fields)
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        logger = logging.getLogger("drakit.kit.slices")
+        logger.addHandler(self)
+        try:
+            yield
+        finally:
+            logger.removeHandler(self)
+
+    @property
+    def dropped(self) -> list[Mapping[str, Any]]:
+        return self.fields.get("API server dropped a ResourceSlice field", [])
+
+    @property
+    def rejected(self) -> list[str]:
+        return [fields["pool"] for fields in self.fields.get("API server rejected pool", [])]
+
+
 class Bench:
     def __init__(self, server: FakeApiServer, client: Client) -> None:
         self.server = server
-        self.dropped: list[Dropped] = []
-        self.rejected: list[str] = []
-        self.metrics = Metrics(DRIVER)
+        self.logged = Logged()
+        self.metrics = HostMetrics(DRIVER)
         self.publisher = Publisher(
             client,
             driver=DRIVER,
             node=NODE,
             metrics=self.metrics,
-            on_dropped=self.dropped.append,
-            on_rejected=lambda pool, _: self.rejected.append(pool),
             backoff=lambda: Backoff(0.001, 0.02),
             delays=RepairDelays(deleted=0.001, changed=0.002, longest=0.02),
         )
@@ -99,8 +126,9 @@ async def bench(server: FakeApiServer | None = None, *, node: bool = True) -> As
     server = server or FakeApiServer()
     if node and not server.objects("nodes"):
         server.add("nodes", {"metadata": {"name": NODE}})
-    async with server, Client(server.cluster()) as client:
+    async with server, Client(server.cluster()) as client, contextlib.AsyncExitStack() as stack:
         made = Bench(server, client)
+        stack.enter_context(made.logged.installed())
         task = asyncio.create_task(made.publisher.run())
         try:
             yield made
@@ -123,7 +151,7 @@ async def test_an_offer_is_published() -> None:
                 {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": node, "controller": True}
             ]
         status = at.publisher.status
-        assert (status.created, status.updated, status.deleted, status.slices) == (3, 0, 0, 3)
+        assert (at.publisher.writer.writes, status.slices) == ({"create": 3}, 3)
         assert status.generations == {NODE: 1}
         assert at.publisher.problem is None
         assert b'slice_writes_total{operation="create",result="success"} 3' in (
@@ -233,7 +261,7 @@ def foreign(server: FakeApiServer) -> list[str]:
 async def test_a_node_that_is_not_there_yet_is_waited_for() -> None:
     async with bench(node=False) as at:
         at.publisher.publish(offer(5))
-        await at.until(lambda: isinstance(at.publisher.status.last_error, NodeMissing))
+        await at.until(lambda: isinstance(at.publisher.status.last_error, NodeMissingError))
         assert "node-1 does not exist" in (at.publisher.problem or "")
         assert at.slices == []
         at.server.add("nodes", {"metadata": {"name": NODE}})
@@ -251,20 +279,20 @@ async def test_another_node_of_the_same_name_is_the_new_owner() -> None:
         assert at.slices[0]["metadata"]["ownerReferences"][0]["uid"] == new
 
 
-async def test_dropped_fields_are_reported_once_and_lived_with() -> None:
+async def test_dropped_fields_are_reported_once_and_not_rewritten() -> None:
     async with bench(FakeApiServer(version="1.35")) as at:
         rich = offer(130, allow_multiple_allocations=True)
         await at.publish(rich)
-        assert {(d.field, d.gate) for d in at.dropped} == {
+        assert {(d["field"], d["gate"]) for d in at.logged.dropped} == {
             ("allowMultipleAllocations", "DRAConsumableCapacity")
         }
-        assert sum(len(d.devices) for d in at.dropped) == 130
+        assert sum(d["count"] for d in at.logged.dropped) == 130
         await at.settled()
         assert len(at.writes()) == 2
         at.server.wipe_slices(NODE)
         await at.until(lambda: len(at.slices) == 2)
         await at.settled()
-        assert len(at.dropped) == 2
+        assert len(at.logged.dropped) == 2
 
 
 async def test_a_webhook_that_changes_our_slices_is_not_fought() -> None:
@@ -281,7 +309,7 @@ async def test_a_webhook_that_changes_our_slices_is_not_fought() -> None:
         await at.publish(offer(5))
         await at.settled()
         assert len(at.writes()) == 1
-        assert [d.gate for d in at.dropped] == [None]
+        assert [d["gate"] for d in at.logged.dropped] == [None]
 
 
 async def test_taints_keep_their_time() -> None:
@@ -303,7 +331,7 @@ async def test_a_rejected_pool_is_reported_and_not_asked_for_again() -> None:
     async with bench() as at:
         at.publisher.publish(Offer(pools))
         await at.until(lambda: isinstance(at.publisher.status.last_error, InvalidError))
-        assert at.rejected == ["bad"]
+        assert at.logged.rejected == ["bad"]
         assert at.told("good") == ["d0", "d1", "d2"]
         await at.settled()
         rejections = [s for s in at.writes() if b'"bad"' in s.body]
@@ -312,7 +340,7 @@ async def test_a_rejected_pool_is_reported_and_not_asked_for_again() -> None:
         at.server.wipe_slices(NODE)  # something changed: worth another try
         await at.published()
         assert at.told("bad") == ["x"]
-        assert at.rejected == ["bad"]
+        assert at.logged.rejected == ["bad"]
 
 
 async def test_missing_rights_are_waited_for() -> None:

@@ -11,11 +11,11 @@ from typing import Self
 
 import pytest
 
-from drakit.kit.telemetry.http_server import Limits, Page, WebServer, conditions_page
-from drakit.kit.telemetry.metrics import Gauge, Metrics
+from drakit.kit.telemetry.http_server import ConnectionLimits, Page, WebServer, conditions_page
+from drakit.kit.telemetry.metrics import Gauge, HostMetrics
 
 READY = b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n"
-PATIENT = Limits(first_byte=600, request=600, answer=600)
+PATIENT = ConnectionLimits(first_byte=600, request=600, answer=600)
 """No test waits that long: whatever ends a connection under these limits was not a deadline."""
 
 
@@ -83,7 +83,7 @@ async def test_close_drops_a_client_that_says_nothing() -> None:
 
 @contextlib.asynccontextmanager
 async def serving(
-    limits: Limits, body: bytes = b"ok"
+    limits: ConnectionLimits, body: bytes = b"ok"
 ) -> AsyncIterator[tuple[WebServer, int, list[str]]]:
     reasons: list[str] = []
     server = WebServer({"/readyz": lambda: Page(200, body)}, limits, reasons.append)
@@ -144,7 +144,7 @@ async def test_a_thousand_idle_connections_take_no_more_files_than_allowed() -> 
     def open_files() -> int:
         return len(os.listdir("/proc/self/fd"))
 
-    limits = Limits(connections=10, first_byte=600, request=600, answer=600)
+    limits = ConnectionLimits(connections=10, first_byte=600, request=600, answer=600)
     async with serving(limits) as (server, port, reasons):
         before = open_files()
         async with Crowd(port) as crowd:
@@ -157,7 +157,7 @@ async def test_a_thousand_idle_connections_take_no_more_files_than_allowed() -> 
 
 
 async def test_a_client_that_asked_is_not_the_one_to_make_room() -> None:
-    limits = Limits(connections=2, first_byte=600, request=600, answer=600)
+    limits = ConnectionLimits(connections=2, first_byte=600, request=600, answer=600)
     async with serving(limits, body=b"x" * (32 << 20)) as (_server, port, _reasons):
         asked, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
         writer.write(READY)
@@ -171,7 +171,7 @@ async def test_a_client_that_asked_is_not_the_one_to_make_room() -> None:
 
 
 async def test_clients_that_read_no_answer_make_room_too() -> None:
-    limits = Limits(connections=2, first_byte=600, request=600, answer=600)
+    limits = ConnectionLimits(connections=2, first_byte=600, request=600, answer=600)
     body = b"x" * (32 << 20)
     async with serving(limits, body) as (server, port, reasons), Crowd(port) as crowd:
         for _ in range(8):
@@ -184,7 +184,7 @@ async def test_clients_that_read_no_answer_make_room_too() -> None:
 
 
 async def test_a_client_that_sends_nothing_is_dropped() -> None:
-    limits = Limits(first_byte=0.05, request=600, answer=600)
+    limits = ConnectionLimits(first_byte=0.05, request=600, answer=600)
     async with serving(limits) as (_server, port, reasons), Crowd(port) as crowd:
         await crowd.grow(1)
         assert await crowd.ended(0)
@@ -192,7 +192,7 @@ async def test_a_client_that_sends_nothing_is_dropped() -> None:
 
 
 async def test_a_client_that_sends_a_byte_at_a_time_is_dropped() -> None:
-    limits = Limits(first_byte=600, request=0.2, answer=600)
+    limits = ConnectionLimits(first_byte=600, request=0.2, answer=600)
     async with serving(limits) as (_server, port, reasons):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /readyz HTTP/1.1\r\nx: ")
@@ -208,7 +208,7 @@ async def test_a_client_that_sends_a_byte_at_a_time_is_dropped() -> None:
 
 
 async def test_a_client_that_reads_nothing_is_dropped() -> None:
-    limits = Limits(first_byte=600, request=600, answer=0.2)
+    limits = ConnectionLimits(first_byte=600, request=600, answer=0.2)
     async with serving(limits, body=b"x" * (32 << 20)) as (server, port, reasons):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
         writer.write(READY)
@@ -220,7 +220,7 @@ async def test_a_client_that_reads_nothing_is_dropped() -> None:
 
 
 def test_the_limits_are_shorter_than_a_probe_waits() -> None:
-    usual = Limits()
+    usual = ConnectionLimits()
     assert usual.connections <= 64
     assert usual.first_byte <= usual.request <= 5
     assert usual.answer <= 10
@@ -234,7 +234,7 @@ def test_a_missing_condition_is_named() -> None:
 
 
 def test_metrics_are_named_after_the_driver_and_gauges_are_read_when_scraped() -> None:
-    metrics = Metrics("dra.cpu")
+    metrics = HostMetrics("dra.cpu")
     level = [1.0]
     metrics.add_source(
         lambda: [

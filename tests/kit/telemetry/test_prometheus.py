@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from drakit.kit.telemetry.metrics import Gauge, Metrics
+from drakit.kit.telemetry.metrics import Gauge, HostMetrics
 from drakit.kit.telemetry.prometheus import Counter, GaugeFamily, Histogram, text_format
 
 BOUNDS = (0.001, 0.5, 1, 30)
@@ -99,7 +99,7 @@ def test_a_label_no_encoding_knows_does_not_break_the_page():
 
 
 def test_one_family_for_gauges_of_several_sources():
-    metrics = Metrics("a.b")
+    metrics = HostMetrics("a.b")
     for number in range(2):
         metrics.add_source(lambda n=number: [Gauge("g", "G.", n, (("source", str(n)),))])
     text = metrics.exposition().decode()

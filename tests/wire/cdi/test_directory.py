@@ -15,14 +15,14 @@ import pytest
 from drakit.core import atomicfile
 from drakit.testing.cdi import Catalog
 from drakit.wire.cdi.directory import CdiDirectory, CdiDirectoryError
-from drakit.wire.cdi.spec import CdiError, Edits, Spec, claim_spec, encode_spec
+from drakit.wire.cdi.spec import CdiError, ContainerEdits, Spec, claim_spec, encode_spec
 
 KIND = "dra.cpu/claim"
 CRASHER = """
 import json, os, sys
 from drakit.core import atomicfile
 from drakit.wire.cdi.directory import CdiDirectory
-from drakit.wire.cdi.spec import Edits, claim_spec
+from drakit.wire.cdi.spec import ContainerEdits, claim_spec
 path, verb, survive = json.loads(sys.argv[1])
 def die(name, path, seen=[0]):
     seen[0] += 1
@@ -30,18 +30,16 @@ def die(name, path, seen=[0]):
         os._exit(42)
 atomicfile.observers.append(die)
 directory = CdiDirectory(path, "dra.cpu/claim")
-spec = claim_spec("dra.cpu/claim", "u1", {"r": Edits(env=("A=new",))})
+spec = claim_spec("dra.cpu/claim", "u1", {"r": ContainerEdits(env=("A=new",))})
 if verb == "write":
     directory.write("u1", spec)
-elif verb == "remove":
-    directory.remove("u1")
 else:
-    directory.reconcile({"u1": spec})
+    directory.remove("u1")
 """
 
 
 def spec(value: str = "old", uid: str = "u1") -> Spec:
-    return claim_spec(KIND, uid, {"r": Edits(env=(f"A={value}",))})
+    return claim_spec(KIND, uid, {"r": ContainerEdits(env=(f"A={value}",))})
 
 
 @pytest.fixture
@@ -98,14 +96,11 @@ def test_temporary_files_are_nothing_a_runtime_reads(directory: CdiDirectory) ->
     assert not temporary.endswith((".json", ".yaml"))
 
 
-@pytest.mark.parametrize("verb", ["write", "reconcile"])
-def test_a_crash_at_any_step_of_writing_leaves_the_old_or_the_new(
-    directory: CdiDirectory, verb: str
-) -> None:
+def test_a_crash_at_any_step_of_writing_leaves_the_old_or_the_new(directory: CdiDirectory) -> None:
     outcomes = []
     for survive in range(20):
         directory.write("u1", spec("old"))
-        code = crash(directory, verb, survive)
+        code = crash(directory, "write", survive)
         outcomes.append(resolved(directory))
         directory.clean()
         assert os.listdir(directory.path) == ["dra.cpu-claim_u1.json"]
@@ -118,7 +113,8 @@ def test_a_crash_at_any_step_of_the_first_writing_is_made_good(directory: CdiDir
     for survive in range(20):
         code = crash(directory, "write", survive)
         assert resolved(directory) in (None, "A=new")
-        directory.reconcile({"u1": spec("new")})
+        directory.clean()
+        directory.write("u1", spec("new"))
         assert resolved(directory) == "A=new"
         directory.remove("u1")
         os.rmdir(directory.path)
@@ -132,21 +128,9 @@ def test_a_crash_while_removing_is_made_good(directory: CdiDirectory) -> None:
     for survive in range(3):
         directory.write("u1", spec())
         crash(directory, "remove", survive)
-        directory.reconcile({})
+        directory.clean()
+        directory.remove("u1")
         assert os.listdir(directory.path) == []
-
-
-def test_reconcile_makes_it_exactly_so(directory: CdiDirectory) -> None:
-    directory.write("u1", spec())
-    directory.write("u2", spec(uid="u2"))
-    Path(directory.file_of("u3")).write_text("damaged")
-    Path(directory.path, ".dra.cpu-claim_u9.json.00" + atomicfile.TEMPORARY_SUFFIX).write_text("x")
-    wanted = {"u1": spec(), "u3": spec(uid="u3"), "u4": spec(uid="u4")}
-    changes = directory.reconcile(wanted)
-    assert (changes.written, changes.removed) == (("u3", "u4"), ("u2",))
-    assert {id_: entry.spec for id_, entry in directory.entries().items()} == wanted
-    again = directory.reconcile(wanted)
-    assert (again.written, again.removed) == ((), ())
 
 
 def test_files_of_others_are_neither_listed_nor_touched(directory: CdiDirectory) -> None:
@@ -164,7 +148,7 @@ def test_files_of_others_are_neither_listed_nor_touched(directory: CdiDirectory)
     for name, text in foreign.items():
         Path(directory.path, name).write_text(text)
     assert directory.entries() == {}
-    directory.reconcile({})
+    directory.clean()
     assert {each.name: each.read_text() for each in Path(directory.path).iterdir()} == foreign
 
 
@@ -172,7 +156,7 @@ def test_damaged_files_of_ours_are_listed_with_the_reason(directory: CdiDirector
     os.mkdir(directory.path)
     Path(directory.file_of("u1")).write_text("{")
     os.mkdir(directory.file_of("u2"))
-    other = encode_spec(claim_spec("other/claim", "u", {"r": Edits(env=("A=1",))}))
+    other = encode_spec(claim_spec("other/claim", "u", {"r": ContainerEdits(env=("A=1",))}))
     Path(directory.file_of("u3")).write_bytes(other)
     entries = directory.entries()
     assert {id_: entry.spec for id_, entry in entries.items()} == dict.fromkeys(["u1", "u2", "u3"])
@@ -182,13 +166,13 @@ def test_damaged_files_of_ours_are_listed_with_the_reason(directory: CdiDirector
 
 
 @pytest.mark.parametrize("id_", ["", "../x", "a/b", ".", "x" * 250, "ü"])
-def test_ids_that_are_no_file_names_are_refused(directory: CdiDirectory, id_: str) -> None:
+def test_ids_that_are_not_valid_file_names_are_rejected(directory: CdiDirectory, id_: str) -> None:
     with pytest.raises(CdiError, match="name of a CDI file"):
         directory.write(id_, spec())
 
 
 def test_a_device_of_another_kind_is_refused(directory: CdiDirectory) -> None:
-    other = claim_spec("other/claim", "u", {"r": Edits(env=("A=1",))})
+    other = claim_spec("other/claim", "u", {"r": ContainerEdits(env=("A=1",))})
     with pytest.raises(CdiError, match="cannot hold a device of other/claim"):
         directory.write("u", other)
     with pytest.raises(CdiError):

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from drakit.wire.cdi.spec import (
     KNOWN_VERSIONS,
     NO_EDITS,
+    CdiDevice,
+    CdiDeviceNode,
     CdiError,
-    Device,
-    DeviceNode,
-    Edits,
+    CdiMount,
+    ContainerEdits,
     Hook,
     IntelRdt,
-    Mount,
     NetDevice,
     Spec,
     check_kind,
@@ -32,7 +32,7 @@ from drakit.wire.cdi.spec import (
     spec_from_builtins,
 )
 
-ENV = Edits(env=("A=1",))
+ENV = ContainerEdits(env=("A=1",))
 UID = "0a6c9a2e-5f5e-4c5e-9d7a-1f2e3d4c5b6a"
 
 letters = st.sampled_from("abcXYZ")
@@ -49,11 +49,11 @@ settings = st.builds(
 )
 words = st.text("abc/", min_size=1, max_size=6)
 edits = st.builds(
-    Edits,
+    ContainerEdits,
     env=st.lists(settings, max_size=3).map(tuple),
     device_nodes=st.lists(
         st.builds(
-            DeviceNode,
+            CdiDeviceNode,
             path=words,
             host_path=st.sampled_from(["", "/dev/x"]),
             type=st.sampled_from(["", "b", "c", "u", "p"]),
@@ -64,7 +64,7 @@ edits = st.builds(
     ).map(tuple),
     mounts=st.lists(
         st.builds(
-            Mount,
+            CdiMount,
             host_path=words,
             container_path=words,
             type=st.sampled_from(["", "bind"]),
@@ -83,7 +83,7 @@ edits = st.builds(
     ).map(tuple),
 )
 devices = st.builds(
-    Device,
+    CdiDevice,
     name=device_names,
     annotations=st.dictionaries(words, words, max_size=1),
     container_edits=edits.filter(lambda each: each != NO_EDITS),
@@ -130,54 +130,67 @@ def test_no_lower_version_would_do(spec: Spec) -> None:
 @pytest.mark.parametrize(
     ("kind", "device", "expected"),
     [
-        ("dra.cpu/claim", Device(name="d", container_edits=ENV), "0.3.0"),
-        ("dra.cpu/claim", Device(name="0d", container_edits=ENV), "0.5.0"),
-        ("dra.cpu/a.b", Device(name="d", container_edits=ENV), "0.6.0"),
-        ("v/c", Device(name="d", annotations={"a": "b"}, container_edits=ENV), "0.6.0"),
+        ("dra.cpu/claim", CdiDevice(name="d", container_edits=ENV), "0.3.0"),
+        ("dra.cpu/claim", CdiDevice(name="0d", container_edits=ENV), "0.5.0"),
+        ("dra.cpu/a.b", CdiDevice(name="d", container_edits=ENV), "0.6.0"),
+        ("v/c", CdiDevice(name="d", annotations={"a": "b"}, container_edits=ENV), "0.6.0"),
         (
             "v/c",
-            Device(
+            CdiDevice(
                 name="d",
-                container_edits=Edits(mounts=(Mount(host_path="/a", container_path="/b"),)),
+                container_edits=ContainerEdits(
+                    mounts=(CdiMount(host_path="/a", container_path="/b"),)
+                ),
             ),
             "0.3.0",
         ),
         (
             "v/c",
-            Device(
+            CdiDevice(
                 name="d",
-                container_edits=Edits(mounts=(Mount(host_path="/", container_path="/", type="x"),)),
+                container_edits=ContainerEdits(
+                    mounts=(CdiMount(host_path="/", container_path="/", type="x"),)
+                ),
             ),
             "0.4.0",
         ),
         (
             "v/c",
-            Device(
+            CdiDevice(
                 name="d",
-                container_edits=Edits(device_nodes=(DeviceNode(path="/d", host_path="/h"),)),
+                container_edits=ContainerEdits(
+                    device_nodes=(CdiDeviceNode(path="/d", host_path="/h"),)
+                ),
             ),
             "0.5.0",
         ),
-        ("v/c", Device(name="d", container_edits=Edits(additional_gids=(5,))), "0.7.0"),
-        ("v/c", Device(name="d", container_edits=Edits(intel_rdt=IntelRdt(clos_id="x"))), "0.7.0"),
+        ("v/c", CdiDevice(name="d", container_edits=ContainerEdits(additional_gids=(5,))), "0.7.0"),
         (
             "v/c",
-            Device(
-                name="d", container_edits=Edits(intel_rdt=IntelRdt(clos_id="x", schemata=("L3",)))
+            CdiDevice(name="d", container_edits=ContainerEdits(intel_rdt=IntelRdt(clos_id="x"))),
+            "0.7.0",
+        ),
+        (
+            "v/c",
+            CdiDevice(
+                name="d",
+                container_edits=ContainerEdits(intel_rdt=IntelRdt(clos_id="x", schemata=("L3",))),
             ),
             "1.1.0",
         ),
         (
             "v/c",
-            Device(
+            CdiDevice(
                 name="d",
-                container_edits=Edits(net_devices=(NetDevice(host_interface_name="a", name="b"),)),
+                container_edits=ContainerEdits(
+                    net_devices=(NetDevice(host_interface_name="a", name="b"),)
+                ),
             ),
             "1.1.0",
         ),
     ],
 )
-def test_versions_by_feature(kind: str, device: Device, expected: str) -> None:
+def test_versions_by_feature(kind: str, device: CdiDevice, expected: str) -> None:
     assert make_spec(kind, [device]).cdi_version == expected
 
 
@@ -185,7 +198,7 @@ def test_a_claim_of_two_requests_byte_for_byte() -> None:
     spec = claim_spec(
         "dra.cpu/claim",
         UID,
-        {"b": Edits(env=(f"DRA_CPUSET_{UID}=2-3",)), "a": Edits(env=("A=1",))},
+        {"b": ContainerEdits(env=(f"DRA_CPUSET_{UID}=2-3",)), "a": ContainerEdits(env=("A=1",))},
     )
     assert encode_spec(spec).decode() == (
         "{\n"
@@ -221,13 +234,13 @@ def spec_of(**changes: object) -> Spec:
     parts = {
         "cdi_version": "0.3.0",
         "kind": "v/c",
-        "devices": (Device(name="d", container_edits=ENV),),
+        "devices": (CdiDevice(name="d", container_edits=ENV),),
     }
     return Spec(**{**parts, **changes})  # type: ignore[arg-type]
 
 
-def with_edits(edits: Edits) -> Spec:
-    return spec_of(cdi_version="1.1.0", devices=(Device(name="d", container_edits=edits),))
+def with_edits(edits: ContainerEdits) -> Spec:
+    return spec_of(cdi_version="1.1.0", devices=(CdiDevice(name="d", container_edits=edits),))
 
 
 @pytest.mark.parametrize(
@@ -240,20 +253,20 @@ def with_edits(edits: Edits) -> Spec:
         (spec_of(kind="v/" + "c" * 64), "class must begin"),
         (spec_of(kind="v/c-"), "class must begin"),
         (spec_of(devices=()), "has no device"),
-        (spec_of(devices=(Device(name="d"),)), "changes nothing"),
-        (spec_of(devices=(Device(name="-d", container_edits=ENV),)), "must begin and end"),
-        (spec_of(devices=(Device(name="d", container_edits=ENV),) * 2), "there twice"),
-        (with_edits(Edits(env=("A",))), "not NAME=value"),
-        (with_edits(Edits(env=("=a",))), "not NAME=value"),
-        (with_edits(Edits(env=("A=\0",))), "not NAME=value"),
-        (with_edits(Edits(device_nodes=(DeviceNode(path=""),))), "needs a path"),
-        (with_edits(Edits(device_nodes=(DeviceNode(path="/d", type="z"),))), "needs a path"),
-        (with_edits(Edits(device_nodes=(DeviceNode(path="/d", permissions="x"),))), "are not rwm"),
-        (with_edits(Edits(mounts=(Mount(host_path="", container_path="/"),))), "a mount needs"),
-        (with_edits(Edits(hooks=(Hook(hook_name="never", path="/x"),))), "hook 'never'"),
-        (with_edits(Edits(hooks=(Hook(hook_name="prestart", path="/x", env=("",)),))), "NAME=value"),
+        (spec_of(devices=(CdiDevice(name="d"),)), "changes nothing"),
+        (spec_of(devices=(CdiDevice(name="-d", container_edits=ENV),)), "must begin and end"),
+        (spec_of(devices=(CdiDevice(name="d", container_edits=ENV),) * 2), "there twice"),
+        (with_edits(ContainerEdits(env=("A",))), "not NAME=value"),
+        (with_edits(ContainerEdits(env=("=a",))), "not NAME=value"),
+        (with_edits(ContainerEdits(env=("A=\0",))), "not NAME=value"),
+        (with_edits(ContainerEdits(device_nodes=(CdiDeviceNode(path=""),))), "needs a path"),
+        (with_edits(ContainerEdits(device_nodes=(CdiDeviceNode(path="/d", type="z"),))), "needs a path"),
+        (with_edits(ContainerEdits(device_nodes=(CdiDeviceNode(path="/d", permissions="x"),))), "are not rwm"),
+        (with_edits(ContainerEdits(mounts=(CdiMount(host_path="", container_path="/"),))), "a mount needs"),
+        (with_edits(ContainerEdits(hooks=(Hook(hook_name="never", path="/x"),))), "hook 'never'"),
+        (with_edits(ContainerEdits(hooks=(Hook(hook_name="prestart", path="/x", env=("",)),))), "NAME=value"),
         (
-            with_edits(Edits(net_devices=(NetDevice(host_interface_name="", name="x"),))),
+            with_edits(ContainerEdits(net_devices=(NetDevice(host_interface_name="", name="x"),))),
             "network device",
         ),
     ],

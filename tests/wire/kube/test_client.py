@@ -7,7 +7,7 @@ import pytest
 
 import drakit.wire.kube as kube
 from drakit.testing.apiserver import FakeApiServer, Fault, Trouble
-from drakit.testing.streams import serving_local
+from drakit.testing.stream_server import serving_local
 from drakit.wire.kube import (
     CLASSES,
     NODES,
@@ -15,13 +15,13 @@ from drakit.wire.kube import (
     TAINT_RULES,
     Backoff,
     Client,
-    Cluster,
+    ClusterAccess,
     ConnectionFailedError,
     DecodeError,
     Endpoint,
     ForbiddenError,
     GoneError,
-    Limits,
+    HttpLimits,
     ProtocolError,
     ServerBusyError,
     ServerError,
@@ -47,7 +47,7 @@ async def test_a_rotated_token_is_noticed_by_the_rejection(tmp_path: Path) -> No
     token.write_text("old")
     async with FakeApiServer(tokens={"old"}) as server:
         server.add("nodes", {"metadata": {"name": "n"}})
-        cluster = Cluster(Endpoint.parse(server.url), TokenFile(str(token)))
+        cluster = ClusterAccess(Endpoint.parse(server.url), TokenFile(str(token)))
         async with Client(cluster) as client:
             await client.get(NODES, "n")
             assert server.tokens is not None
@@ -185,7 +185,7 @@ async def test_a_proxy_message_is_shown() -> None:
 async def test_a_late_answer_is_given_up() -> None:
     async with (
         FakeApiServer() as server,
-        Client(server.cluster(), limits=Limits(request_seconds=0.05)) as client,
+        Client(server.cluster(), limits=HttpLimits(request_seconds=0.05)) as client,
     ):
         server.plan(Fault(Trouble.SLOW, seconds=30))
         with pytest.raises(ConnectionFailedError, match="in time"):
@@ -203,8 +203,8 @@ async def test_a_watch_that_outstays_its_time_is_given_up() -> None:
 
     ended = asyncio.Event()
     async with serving_local(handle) as (_, port):
-        cluster = Cluster.plain(f"http://127.0.0.1:{port}")
-        async with Client(cluster, limits=Limits(request_seconds=0.05)) as client:
+        cluster = ClusterAccess.plain(f"http://127.0.0.1:{port}")
+        async with Client(cluster, limits=HttpLimits(request_seconds=0.05)) as client:
             with pytest.raises(ConnectionFailedError, match="in time"):
                 async for _ in client.watch(SLICES, resource_version="1", seconds=0):
                     pass
@@ -261,7 +261,7 @@ async def test_certificates_that_change_drop_kept_connections(
         def rejected(self) -> None: ...
 
     async with FakeApiServer() as server:
-        async with Client(Cluster(Endpoint.parse(server.url), Changing())) as client:
+        async with Client(ClusterAccess(Endpoint.parse(server.url), Changing())) as client:
             for _ in certificates:
                 await client.get_document("/version")
         assert server.connections == connections

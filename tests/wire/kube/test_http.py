@@ -9,17 +9,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from drakit.testing.streams import serving_local
+from drakit.testing.stream_server import serving_local
 from drakit.wire.kube import (
     Client,
-    Cluster,
+    ClusterAccess,
     ConnectionFailedError,
+    HttpLimits,
     KubeError,
-    Limits,
     ProtocolError,
 )
 from drakit.wire.kube.access.endpoint import Endpoint
-from drakit.wire.kube.http import Pool, Request
+from drakit.wire.kube.http import ConnectionPool, HttpRequest
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -31,7 +31,7 @@ class Server:
         self.handler = handler
         self.connections = 0
         self.url = ""
-        self.pools: list[Pool] = []
+        self.pools: list[ConnectionPool] = []
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -73,19 +73,19 @@ def saying(*answers: bytes) -> Handler:
     return handle
 
 
-def pool_to(server: Server, **limits: float) -> Pool:
+def pool_to(server: Server, **limits: float) -> ConnectionPool:
     """A pool that is closed with the server."""
 
     async def no_tls() -> None:
         return None
 
-    pool = Pool(Endpoint.parse(server.url), no_tls, limits=Limits(**limits))  # type: ignore[arg-type]
+    pool = ConnectionPool(Endpoint.parse(server.url), no_tls, limits=HttpLimits(**limits))  # type: ignore[arg-type]
     server.pools.append(pool)
     return pool
 
 
-async def fetch(pool: Pool, method: str = "GET") -> tuple[int, bytes]:
-    async with pool.exchange(Request(method, "/")) as response:
+async def fetch(pool: ConnectionPool, method: str = "GET") -> tuple[int, bytes]:
+    async with pool.exchange(HttpRequest(method, "/")) as response:
         return response.status, await response.body()
 
 
@@ -144,7 +144,7 @@ async def test_a_half_read_answer_costs_the_connection() -> None:
     long = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + b"x" * 100_000
     async with serving(saying(long, OK)) as server:
         pool = pool_to(server)
-        async with pool.exchange(Request("GET", "/")) as response:
+        async with pool.exchange(HttpRequest("GET", "/")) as response:
             assert await response.chunk()
         assert await fetch(pool) == (200, b"x" * 100_000)
         assert server.connections == 2
@@ -233,7 +233,7 @@ async def test_closing_ends_what_is_under_way() -> None:
 
     async with serving(mute) as server:
         pool = pool_to(server)
-        async with pool.exchange(Request("GET", "/")) as response:
+        async with pool.exchange(HttpRequest("GET", "/")) as response:
             pool.close()
             with pytest.raises((ConnectionFailedError, OSError)):
                 await response.body()
@@ -245,7 +245,7 @@ async def test_a_request_cannot_be_split_by_its_target() -> None:
     async with serving(saying(OK)) as server:
         pool = pool_to(server)
         with pytest.raises(ProtocolError):
-            async with pool.exchange(Request("GET", "/ HTTP/1.1\r\nX: y")):
+            async with pool.exchange(HttpRequest("GET", "/ HTTP/1.1\r\nX: y")):
                 pass
 
 
@@ -270,7 +270,7 @@ async def test_fuzz_of_answers(scale: int) -> None:
 
     async with (
         serving(damaged) as server,
-        Client(Cluster.plain(server.url), limits=Limits(request_seconds=60)) as client,
+        Client(ClusterAccess.plain(server.url), limits=HttpLimits(request_seconds=60)) as client,
     ):
         for _ in range(400 * scale):
             try:

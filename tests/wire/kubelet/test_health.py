@@ -8,11 +8,11 @@ import pytest
 
 from drakit.wire.kubelet import health
 from drakit.wire.kubelet.health import HealthFeed, repeat_after
-from drakit.wire.kubelet.values import DeviceHealth, Health
+from drakit.wire.kubelet.values import Health, HealthReport
 
 
 def device(name, timeout=30):
-    return DeviceHealth("pool", name, Health.HEALTHY, 0, timeout)
+    return HealthReport("pool", name, Health.HEALTHY, 0, timeout)
 
 
 @pytest.mark.parametrize(

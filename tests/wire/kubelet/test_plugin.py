@@ -23,7 +23,7 @@ from drakit.wire.kubelet import (
     dra_v1_pb2,
     request_id,
 )
-from drakit.wire.kubelet.values import ClaimError, DeviceHealth, KubeletDevice
+from drakit.wire.kubelet.values import ClaimError, HealthReport, KubeletDevice
 from tests.wire.kubelet.conftest import Recorder, claim, client_of
 
 NAME = "dra.example.com"
@@ -268,14 +268,14 @@ async def test_closing_lets_a_running_call_finish(root):
 @pytest.mark.parametrize("version", ["v1", "v1alpha1"])
 async def test_health_is_sent_at_once_and_on_change(started, version):
     now = 1_700_000_000
-    healthy = DeviceHealth("pool", "dev", Health.HEALTHY, now, 90)
+    healthy = HealthReport("pool", "dev", Health.HEALTHY, now, 90)
     started.report_health([healthy])
     async with client_of(started.service_path) as client, client.health(version) as stream:
         (first,) = (await stream.recv_message()).devices
         assert (first.device.pool_name, first.device.device_name) == ("pool", "dev")
         assert (first.health, first.last_updated_time) == (Health.HEALTHY.value, now)
         assert first.health_check_timeout_seconds == 90
-        started.report_health([DeviceHealth("pool", "dev", Health.UNHEALTHY, now, message="hot")])
+        started.report_health([HealthReport("pool", "dev", Health.UNHEALTHY, now, message="hot")])
         (second,) = (await stream.recv_message()).devices
         assert (second.health, second.message) == (Health.UNHEALTHY.value, "hot")
 

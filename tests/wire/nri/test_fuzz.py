@@ -11,12 +11,12 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from drakit.wire.cdi.spec import (
+    CdiDevice,
+    CdiDeviceNode,
     CdiError,
-    Device,
-    DeviceNode,
-    Edits,
+    CdiMount,
+    ContainerEdits,
     Hook,
-    Mount,
     decode_spec,
     encode_spec,
     make_spec,
@@ -142,13 +142,13 @@ def test_answers(scale: int) -> None:
 
 
 def test_cdi(scale: int) -> None:
-    edits = Edits(
+    edits = ContainerEdits(
         env=("A=1",),
-        device_nodes=(DeviceNode(path="/dev/x", type="c", permissions="rw"),),
-        mounts=(Mount(host_path="/a", container_path="/b"),),
+        device_nodes=(CdiDeviceNode(path="/dev/x", type="c", permissions="rw"),),
+        mounts=(CdiMount(host_path="/a", container_path="/b"),),
         hooks=(Hook(hook_name="prestart", path="/c"),),
     )
-    spec = make_spec("dra.cpu/claim", [Device(name="d", container_edits=edits)])
+    spec = make_spec("dra.cpu/claim", [CdiDevice(name="d", container_edits=edits)])
     samples = [encode_spec(spec), b'{"cdiVersion":"0.3.0"}', b"[]", b""]
 
     def work(data: bytes) -> None:

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from drakit.testing.releases import (
+from drakit.testing.runtime import FakeRuntime, RuntimeFailure
+from drakit.testing.runtime_releases import (
     CONTAINERD_1_7,
     CONTAINERD_2_3,
     CONTAINERD_2_4,
     EVERY_RELEASE,
-    Release,
+    RuntimeRelease,
 )
-from drakit.testing.runtime import FakeRuntime, RuntimeFailure
-from drakit.testing.streams import serving_unix
+from drakit.testing.stream_server import serving_unix
 from drakit.wire.nri import nri_pb2
 from drakit.wire.nri.connection import RuntimeConnection
 from drakit.wire.nri.events import PLUGIN_SERVICE_NAME, Configure, Synchronize, encode_call
@@ -136,7 +136,7 @@ async def running(
 
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
-async def test_every_release_tells_the_same_story(path: str, release: Release) -> None:
+async def test_every_release_tells_the_same_story(path: str, release: RuntimeRelease) -> None:
     handler = Recorder()
     async with FakeRuntime(path, release=release) as runtime, running(path, handler):
         assert await runtime.plugin_ready() == "10-demo"
@@ -195,7 +195,7 @@ async def test_an_update_for_the_same_container_overrides_the_request(path: str)
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
 async def test_synchronize_comes_in_parts_or_whole_and_means_the_same(
-    path: str, release: Release
+    path: str, release: RuntimeRelease
 ) -> None:
     handler = Recorder()
     async with FakeRuntime(path, release=release, message_limit=4000) as runtime:
@@ -492,7 +492,7 @@ async def test_an_oversize_answer_rejects_the_container_and_keeps_the_connection
 
 
 @pytest.mark.parametrize("release", [CONTAINERD_1_7, CONTAINERD_2_4], ids=str)
-async def test_a_failed_synchronization_is_tried_again(path: str, release: Release) -> None:
+async def test_a_failed_synchronization_is_tried_again(path: str, release: RuntimeRelease) -> None:
     class Once(Recorder):
         async def synchronize(
             self, pods: Sequence[PodSandbox], containers: Sequence[NriContainer]
@@ -570,7 +570,9 @@ async def test_updates_are_pushed_one_container_a_call(path: str) -> None:
 
 
 @pytest.mark.parametrize("release", [r for r in EVERY_RELEASE if r is not CONTAINERD_2_4], ids=str)
-async def test_nothing_is_pushed_to_a_runtime_that_could_wedge(path: str, release: Release) -> None:
+async def test_nothing_is_pushed_to_a_runtime_that_could_wedge(
+    path: str, release: RuntimeRelease
+) -> None:
     async with FakeRuntime(path, release=release) as runtime, running(path, Recorder()) as plugin:
         await runtime.plugin_ready()
         with pytest.raises(UpdateRejectedError, match=r"before 0\.12\.1"):

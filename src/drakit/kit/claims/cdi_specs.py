@@ -56,7 +56,7 @@ class ClaimSpecs:
 
 def _edits(
     kind: str, entry: PreparedClaim, part: names.Part, mounts: Mapping[str, Mount]
-) -> cdi.Edits:
+) -> cdi.ContainerEdits:
     prepared_devices = entry.for_request(part.request)
     env = {names.marker_variable(part): kind}
     for prepared in prepared_devices:
@@ -64,16 +64,18 @@ def _edits(
     wanted = [mount for prepared in prepared_devices for mount in prepared.mounts]
     if part.request in mounts:
         wanted.append(mounts[part.request])
-    return cdi.Edits(
+    return cdi.ContainerEdits(
         env=tuple(f"{name}={value}" for name, value in sorted(env.items())),
         device_nodes=tuple(node for prepared in prepared_devices for node in _nodes(prepared)),
         mounts=tuple(
-            cdi.Mount(host_path=m.host_path, container_path=m.container_path, options=m.options)
+            cdi.CdiMount(host_path=m.host_path, container_path=m.container_path, options=m.options)
             for m in dict.fromkeys(wanted)
         ),
     )
 
 
-def _nodes(prepared: PreparedDevice) -> Iterable[cdi.DeviceNode]:
+def _nodes(prepared: PreparedDevice) -> Iterable[cdi.CdiDeviceNode]:
     for node in prepared.device_nodes:
-        yield cdi.DeviceNode(path=node.path, host_path=node.host_path, permissions=node.permissions)
+        yield cdi.CdiDeviceNode(
+            path=node.path, host_path=node.host_path, permissions=node.permissions
+        )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from drakit.core.objects import ResourceClaim
 from drakit.kit.claims.preparer import ClaimSourceError
-from drakit.kit.telemetry.metrics import Metrics
+from drakit.kit.telemetry.metrics import HostMetrics
 from drakit.wire.kube import CLAIMS, Client, KubeError, NotFoundError
 
 
 class ApiClaimSource:
     """Reads claims from the API server, always fresh: a stale copy could be another claim's."""
 
-    def __init__(self, client: Client, metrics: Metrics) -> None:
+    def __init__(self, client: Client, metrics: HostMetrics) -> None:
         self._client = client
         self._metrics = metrics
 

@@ -44,7 +44,7 @@ from drakit.kit.driver import (
     RejectedError,
 )
 from drakit.kit.telemetry.logs import about
-from drakit.kit.telemetry.metrics import Metrics
+from drakit.kit.telemetry.metrics import HostMetrics
 from drakit.kit.telemetry.prometheus import Counter, Histogram
 from drakit.wire.kubelet import ClaimError, ClaimRef, KubeletDevice, request_id
 
@@ -126,7 +126,7 @@ class Preparer:
         user_of: Callable[[str], str | None] = lambda uid: None,
         not_ready: Callable[[], str | None] = lambda: None,
         patience: float = 0.0,
-        metrics: Metrics | None = None,
+        metrics: HostMetrics | None = None,
     ) -> None:
         self._driver = driver
         self._offer = offer
@@ -390,7 +390,7 @@ def assigned(
     return entry_of(claim, assignment.prepared_devices, boot)
 
 
-def _instruments(metrics: Metrics, verb: str) -> tuple[Counter, Histogram]:
+def _instruments(metrics: HostMetrics, verb: str) -> tuple[Counter, Histogram]:
     if verb == "prepare":
         return metrics.prepares, metrics.prepare_seconds
     return metrics.unprepares, metrics.unprepare_seconds

@@ -19,7 +19,7 @@ from typing import Final
 from drakit.cgroups.tree import CgroupTree, relative_path
 from drakit.core.cpuset import CpuSet
 from drakit.kit.runtime.enforcer import Enforcer, TrackedContainer
-from drakit.kit.telemetry.metrics import Metrics
+from drakit.kit.telemetry.metrics import HostMetrics
 
 _LOG = logging.getLogger(__name__)
 _EFFECTIVE: Final = "cpuset.cpus.effective"
@@ -105,7 +105,7 @@ def _effective(tree: CgroupTree, path: str) -> CpuSet | None:
 class ConfinementReport:
     """Reports what :func:`find_confined` finds: each time in the metrics, each change in the log."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: HostMetrics) -> None:
         self._metrics = metrics
         self._reported: dict[str, Confined] = {}
 

@@ -18,7 +18,7 @@ from drakit.cgroups.tree import CgroupTree, relative_path, same_value
 from drakit.core.cpuset import CpuSet
 from drakit.kit.driver import DesiredResources
 from drakit.kit.runtime.enforcer import Enforcer, TrackedContainer
-from drakit.kit.telemetry.metrics import Metrics
+from drakit.kit.telemetry.metrics import HostMetrics
 
 _LOG = logging.getLogger(__name__)
 CPUS: Final = "cpuset.cpus"
@@ -158,7 +158,7 @@ class _Looks:
         return right
 
 
-def write_directly(drifts: list[Drift], tree: CgroupTree, metrics: Metrics) -> list[Drift]:
+def write_directly(drifts: list[Drift], tree: CgroupTree, metrics: HostMetrics) -> list[Drift]:
     """Write the meant values into the cgroups; returns those that could not be written."""
     left = []
     for drift in drifts:
@@ -176,7 +176,7 @@ def write_directly(drifts: list[Drift], tree: CgroupTree, metrics: Metrics) -> l
     return left
 
 
-def count_found(drifts: Iterable[Drift], metrics: Metrics) -> None:
+def count_found(drifts: Iterable[Drift], metrics: HostMetrics) -> None:
     """Count what is amiss."""
     metrics.drift.labels("found").inc(sum(drift.ran for drift in drifts))
 

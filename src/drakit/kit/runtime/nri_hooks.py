@@ -32,7 +32,7 @@ from drakit.kit.runtime.drift import count_found, find_drift, find_intruders, wr
 from drakit.kit.runtime.enforcer import Enforcer, ForeignClaimError, TrackedContainer
 from drakit.kit.runtime.updates import Pusher
 from drakit.kit.telemetry.logs import about
-from drakit.kit.telemetry.metrics import Gauge, Metrics
+from drakit.kit.telemetry.metrics import Gauge, HostMetrics
 from drakit.wire.nri.handler import Cause, ContainerRejectedError, Disconnect, Handler, RuntimeInfo
 from drakit.wire.nri.options import PluginOptions
 from drakit.wire.nri.plugin import NriPlugin
@@ -67,7 +67,7 @@ class RuntimeHost(Handler):
         driver: Callable[[], Driver],
         checkpoint: Checkpoint,
         options: HostOptions,
-        metrics: Metrics,
+        metrics: HostMetrics,
         source: ClaimSource | None = None,
     ) -> None:
         """*source* is asked whether a claim is reserved for a pod that the kubelet did not name."""

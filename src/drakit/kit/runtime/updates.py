@@ -15,7 +15,7 @@ from typing import Final
 
 from drakit.core.cpuset import CpuSet
 from drakit.kit.runtime.enforcer import Enforcer
-from drakit.kit.telemetry.metrics import Metrics
+from drakit.kit.telemetry.metrics import HostMetrics
 from drakit.wire.nri.plugin import NriPlugin, PushFailedError, UpdateRejectedError
 
 _LOG = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ _AT_ONCE: Final = 8
 class Pusher:
     """Sends what is outdated in *enforcer* to the runtime of *plugin*."""
 
-    def __init__(self, plugin: NriPlugin, enforcer: Enforcer, metrics: Metrics) -> None:
+    def __init__(self, plugin: NriPlugin, enforcer: Enforcer, metrics: HostMetrics) -> None:
         self._plugin = plugin
         self._enforcer = enforcer
         self._metrics = metrics

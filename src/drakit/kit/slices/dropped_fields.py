@@ -11,7 +11,8 @@ from typing import Final
 
 from drakit.core.kubernetes_releases import GATED_FIELDS
 from drakit.core.objects import Device
-from drakit.kit.slices.layout import Content, same_content
+from drakit.kit.slices.comparison import same_content
+from drakit.kit.slices.layout import Content
 
 _GATES: Final = {
     path.rpartition(".")[2]: gate for gate, paths in GATED_FIELDS.items() for path in paths
@@ -21,7 +22,7 @@ _GATES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A field that did not survive the way into the API server."""
+    """A field that the API server did not store."""
 
     pool: str
     field: str
@@ -29,15 +30,12 @@ class Dropped:
     """The feature gate that is probably off; ``None`` when no gate explains it."""
     devices: tuple[str, ...] = ()
 
-    def __str__(self) -> str:
-        shown = ", ".join(self.devices[:3]) + (", …" if len(self.devices) > 3 else "")
-        whose = f" of {len(self.devices)} devices ({shown})" if self.devices else ""
-        reason = (
-            f"its feature gate {self.gate} is probably off"
-            if self.gate
-            else "no feature gate explains it, perhaps an admission webhook changed it"
-        )
-        return f"pool {self.pool}: the API server did not keep {self.field}{whose}: {reason}"
+    @property
+    def reason(self) -> str:
+        """The likely cause."""
+        if self.gate:
+            return f"the feature gate {self.gate} is probably off"
+        return "no feature gate explains it; an admission webhook may have changed the slice"
 
 
 def find_dropped(pool: str, sent: Content, got: Content) -> tuple[Dropped, ...]:
@@ -52,7 +50,7 @@ def find_dropped(pool: str, sent: Content, got: Content) -> tuple[Dropped, ...]:
         for field in _lost_fields(device, kept.get(device.name, Device())):
             lost.setdefault(field, []).append(device.name)
     if not lost:
-        return (Dropped(pool, "what was written", None),)
+        return (Dropped(pool, "content", None),)
     return tuple(Dropped(pool, field, _GATES[field], tuple(names)) for field, names in lost.items())
 
 

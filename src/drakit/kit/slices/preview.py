@@ -1,11 +1,12 @@
-"""The ResourceSlices a driver would publish, without an API server: for people and for planning."""
+"""ResourceSlices that a driver would publish, computed without an API server."""
 
 from __future__ import annotations
 
-from drakit.core.objects import ObjectMeta, Pool, ResourceSlice, ResourceSliceSpec
+from drakit.core.objects import ObjectMeta, ResourceSlice
 from drakit.kit.driver import Driver
-from drakit.kit.slices.layout import Identity, generate_name, lay_out
+from drakit.kit.slices.layout import Identity, lay_out
 from drakit.kit.slices.limits import check_offer
+from drakit.kit.slices.pool_plan import match_slices, plan_pool
 
 
 def preview_slices(driver: Driver, node: str) -> list[ResourceSlice]:
@@ -19,16 +20,10 @@ def preview_slices(driver: Driver, node: str) -> list[ResourceSlice]:
     slices = []
     for pool in offer.pools:
         contents = lay_out(pool, may_taint=offer.may_taint)
-        for index, content in enumerate(contents):
-            spec = ResourceSliceSpec(
-                driver=driver.name,
-                pool=Pool(name=pool.name or node, generation=1, resource_slice_count=len(contents)),
-                node_name=node,
-                devices=content.devices,
-                shared_counters=content.shared_counters,
-            )
-            prefix = generate_name(index, len(contents), identity)
-            # The server appends five random characters; any will do for a look at the order.
-            metadata = ObjectMeta(name=f"{prefix}{index:05x}", generate_name=prefix)
-            slices.append(ResourceSlice(metadata=metadata, spec=spec))
+        plan = plan_pool(identity, pool.name or node, contents, match_slices(()))
+        for create in plan.creates:
+            # The server appends five random characters; the index keeps the order stable here.
+            name = f"{create.generate_name}{create.index:05x}"
+            metadata = ObjectMeta(name=name, generate_name=create.generate_name)
+            slices.append(ResourceSlice(metadata=metadata, spec=create.spec))
     return slices

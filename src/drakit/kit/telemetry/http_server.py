@@ -6,7 +6,7 @@ connections to the port could make it fail. A process that hangs ends itself
 *Ready* means claims can be prepared and enforced right now; its body says for each condition whether
 it holds. ``/healthz`` is the older name of ``/readyz`` and kept for manifests that probe it.
 
-Whoever connects can hold a connection only for as long as :class:`Limits` allows, and all of them
+Whoever connects can hold a connection only for as long as :class:`ConnectionLimits` allows, and all of them
 together only as many as it allows: a newcomer is always served, and the oldest connection whose
 request is not complete makes room for it.
 """
@@ -27,7 +27,7 @@ _LARGEST_REQUEST: Final = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     """What a client may take: connections in number, everything else in seconds since it came."""
 
     connections: int = 64
@@ -80,7 +80,7 @@ class WebServer:
     def __init__(
         self,
         routes: Mapping[str, Route],
-        limits: Limits = Limits(),  # noqa: B008 - immutable
+        limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008 - immutable
         dropped: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self._routes = dict(routes)

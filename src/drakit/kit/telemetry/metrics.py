@@ -27,7 +27,7 @@ class Gauge:
     labels: tuple[tuple[str, str], ...] = ()
 
 
-class Metrics:
+class HostMetrics:
     """The metrics of one driver process."""
 
     def __init__(self, driver: str) -> None:

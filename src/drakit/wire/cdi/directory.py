@@ -1,15 +1,14 @@
-"""One CDI file per claim, kept in a directory the runtime watches.
+"""Directory of CDI spec files, one per claim, that the runtime watches.
 
-The directory is shared with other drivers, and after a reboot it is empty: it holds nothing that
-could not be made again from the checkpoint. Only files of our own kind are ever written, listed or
-removed; their name is ``<vendor>-<class>_<id>.json``, the convention for transient files.
+It is shared with other drivers and empty after a reboot; every file can be rebuilt from the
+checkpoint. Only files of our own kind are written, listed or removed; they are named
+``<vendor>-<class>_<id>.json``, the convention for transient files.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -17,59 +16,47 @@ import msgspec
 from drakit.core import atomicfile
 from drakit.wire.cdi.spec import CdiError, Spec, check_kind, decode_spec, encode_spec
 
-DEFAULT_DIRECTORY: Final = "/var/run/cdi"
-
 _MODE: Final = 0o644
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]*", re.ASCII)
 _LONGEST_NAME: Final = 200  # of 255, so that the temporary file's name fits too
 
 
 class CdiDirectoryError(OSError):
-    """The directory cannot be used; says why and what to look at."""
+    """The directory cannot be used; the text gives the cause and a remedy."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of ours: its specification, or why it has none."""
+    """A file of our kind: its specification, or why it cannot be read."""
 
     path: str
     spec: Spec | None
     problem: str = ""
 
 
-class Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """What :meth:`CdiDirectory.reconcile` did, as ids."""
-
-    written: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-
-
 class CdiDirectory:
-    """The files of one kind in one directory. Holds no state besides the disk's.
+    """The files of one kind in one directory; has no state of its own.
 
-    Everything may be repeated, also after a crash in the middle. Writing several files at once
-    from several processes is safe; the checkpoint's lock keeps two from deciding about one claim.
+    Every operation may be repeated, also after a crash. Several processes may write different files;
+    the checkpoint's lock prevents two processes from handling one claim.
     """
 
     def __init__(self, path: str, kind: str) -> None:
-        """*kind* is ``vendor/class``. Raises :class:`CdiError` when it cannot be one."""
+        """*kind* is ``vendor/class``. Raises :class:`CdiError` if it is invalid."""
         check_kind(kind)
         self.path = path
         self.kind = kind
         self._prefix = kind.replace("/", "-") + "_"
 
     def file_of(self, id_: str) -> str:
-        """The path of the file for *id_* (a claim UID). Raises :class:`CdiError` for a bad id."""
+        """The path of the file for *id_* (a claim UID). Raises :class:`CdiError` for an invalid id."""
         if not self._is_id(id_):
-            raise CdiError(f"{id_!r} cannot be part of the name of a CDI file")
+            raise CdiError(f"{id_!r} cannot be part of a CDI file name")
         return os.path.join(self.path, f"{self._prefix}{id_}.json")
 
     def write(self, id_: str, spec: Spec) -> str:
-        """Make the file for *id_* say *spec*; returns its path. Nothing happens if it does.
+        """Write *spec* durably to the file for *id_*, unless it has that content; returns its path.
 
-        A file that cannot be read is written again: it is derived.
-
-        When this returns, the file is complete and durable. The runtime notices it a little
-        later: it watches the directory. Raises :class:`CdiError` or :class:`CdiDirectoryError`.
+        Raises :class:`CdiError` or :class:`CdiDirectoryError`.
         """
         if spec.kind != self.kind:
             raise CdiError(f"CDI directory of {self.kind} cannot hold a device of {spec.kind}")
@@ -83,7 +70,7 @@ class CdiDirectory:
         return path
 
     def remove(self, id_: str) -> bool:
-        """Remove the file for *id_*; says whether there was one. A missing one is no error."""
+        """Remove the file for *id_*; returns whether it existed."""
         path = self.file_of(id_)
         try:
             return atomicfile.remove_durably(path)
@@ -91,36 +78,18 @@ class CdiDirectory:
             raise self._explained(error, path) from error
 
     def entries(self) -> dict[str, Entry]:
-        """All files of ours by id, also those that nobody can read. Others are not looked at."""
+        """All files of our kind by id, including unreadable ones."""
         return {id_: self._entry(self.file_of(id_)) for id_ in self.ids()}
 
-    def reconcile(self, wanted: Mapping[str, Spec]) -> Changes:
-        """Make our files exactly *wanted*: missing and damaged ones anew, others away.
-
-        Cleans what a crash left behind, too.
-        """
-        self.clean()
-        present = self.ids()
-        written = []
-        for id_, spec in wanted.items():
-            before = _content(self.file_of(id_))
-            self.write(id_, spec)
-            if before != encode_spec(spec):
-                written.append(id_)
-        removed = [id_ for id_ in present if id_ not in wanted]
-        for id_ in removed:
-            self.remove(id_)
-        return Changes(written=tuple(written), removed=tuple(removed))
-
     def clean(self) -> list[str]:
-        """Remove temporary files that a dead writer of this kind left; returns their paths."""
+        """Remove temporary files that a crashed writer left; returns their paths."""
         try:
             return atomicfile.clean_temporaries(self.path, self._prefix)
         except OSError as error:
             raise self._explained(error, self.path) from error
 
     def ids(self) -> list[str]:
-        """The ids of our files, sorted. What cannot be an id was not written by us."""
+        """The ids of our files, sorted."""
         try:
             names = os.listdir(self.path)
         except FileNotFoundError:
@@ -149,17 +118,17 @@ class CdiDirectory:
         return Entry(path=path, spec=spec)
 
     @staticmethod
-    def _explained(problem: OSError, path: str) -> CdiDirectoryError:
+    def _explained(error: OSError, path: str) -> CdiDirectoryError:
         return CdiDirectoryError(
-            problem.errno,
-            f"{problem.strerror}; the CDI directory must be writable for the driver, have room, "
+            error.errno,
+            f"{error.strerror}; the CDI directory must be writable for the driver, have free space, "
             "and be one of the runtime's cdi_spec_dirs",
             path,
         )
 
 
 def _content(path: str) -> bytes | None:
-    """The file's bytes, None if there is no such file or it cannot be read."""
+    """The file's bytes; ``None`` if it does not exist or cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read()

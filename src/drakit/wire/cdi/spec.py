@@ -35,7 +35,7 @@ class _Part(
     """Base of all parts: absent when default, unknown fields refused, as runtimes do."""
 
 
-class DeviceNode(_Part, frozen=True):
+class CdiDeviceNode(_Part, frozen=True):
     """A device node to make in the container."""
 
     path: str
@@ -49,7 +49,7 @@ class DeviceNode(_Part, frozen=True):
     gid: int | None = None
 
 
-class Mount(_Part, frozen=True):
+class CdiMount(_Part, frozen=True):
     """A file or directory of the host to mount."""
 
     host_path: str
@@ -85,27 +85,27 @@ class NetDevice(_Part, frozen=True):
     name: str
 
 
-class Edits(_Part, frozen=True):
+class ContainerEdits(_Part, frozen=True):
     """What to change in a container. CDI has no edit for CPUs or memory; NRI does those."""
 
     env: tuple[str, ...] = ()
-    device_nodes: tuple[DeviceNode, ...] = ()
-    mounts: tuple[Mount, ...] = ()
+    device_nodes: tuple[CdiDeviceNode, ...] = ()
+    mounts: tuple[CdiMount, ...] = ()
     hooks: tuple[Hook, ...] = ()
     intel_rdt: IntelRdt | None = None
     additional_gids: tuple[int, ...] = ()
     net_devices: tuple[NetDevice, ...] = ()
 
 
-NO_EDITS: Final = Edits()
+NO_EDITS: Final = ContainerEdits()
 
 
-class Device(_Part, frozen=True):
+class CdiDevice(_Part, frozen=True):
     """One device: a name and what requesting it does to a container."""
 
     name: str
     annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
-    container_edits: Edits = NO_EDITS
+    container_edits: ContainerEdits = NO_EDITS
 
 
 class Spec(_Part, frozen=True):
@@ -116,9 +116,9 @@ class Spec(_Part, frozen=True):
 
     cdi_version: str
     kind: str
-    devices: tuple[Device, ...]
+    devices: tuple[CdiDevice, ...]
     annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
-    container_edits: Edits = NO_EDITS
+    container_edits: ContainerEdits = NO_EDITS
 
     def qualified_names(self) -> tuple[str, ...]:
         """``vendor/class=device`` of every device, as the kubelet passes them to the runtime."""
@@ -186,10 +186,10 @@ def parse_claim_device_name(name: str) -> tuple[str, str] | None:
 
 def make_spec(
     kind: str,
-    devices: Iterable[Device],
+    devices: Iterable[CdiDevice],
     *,
     annotations: Mapping[str, str] | None = None,
-    container_edits: Edits = NO_EDITS,
+    container_edits: ContainerEdits = NO_EDITS,
 ) -> Spec:
     """A checked specification with the lowest version that covers it.
 
@@ -208,12 +208,12 @@ def make_spec(
     return spec
 
 
-def claim_spec(kind: str, claim_uid: str, requests: Mapping[str, Edits]) -> Spec:
+def claim_spec(kind: str, claim_uid: str, requests: Mapping[str, ContainerEdits]) -> Spec:
     """The specification of a claim: one device per base request name, ordered by name."""
     return make_spec(
         kind,
         [
-            Device(name=claim_device_name(claim_uid, request), container_edits=edits)
+            CdiDevice(name=claim_device_name(claim_uid, request), container_edits=edits)
             for request, edits in sorted(requests.items())
         ],
     )
@@ -234,7 +234,7 @@ def minimum_version(spec: Spec) -> str:
     return _higher(needed, _edits_version(spec.container_edits))
 
 
-def _edits_version(edits: Edits) -> str:
+def _edits_version(edits: ContainerEdits) -> str:
     rdt = edits.intel_rdt
     if edits.net_devices or (rdt is not None and (rdt.schemata or rdt.enable_monitoring)):
         return "1.1.0"
@@ -283,7 +283,7 @@ def check_spec(spec: Spec) -> None:
         raise CdiError(f"CDI version {version} is too low for what is used; it needs {needed}")
 
 
-def _check_edits(edits: Edits, where: str) -> None:
+def _check_edits(edits: ContainerEdits, where: str) -> None:
     _check_settings(edits.env, where)
     for node in edits.device_nodes:
         if not node.path or node.type not in _NODE_TYPES:

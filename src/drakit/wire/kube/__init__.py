@@ -1,17 +1,17 @@
-"""The API server: a small asynchronous client, and a view of its objects that keeps itself current.
+"""Kubernetes API client.
 
-* :func:`find_cluster`, :func:`in_cluster`: which server, as whom.
+* :func:`find_cluster`, :func:`in_cluster`: server address and credentials.
 * :class:`Client`: get, list, watch, create, update, patch, apply, delete.
-* :class:`Reflector`: list and watch for ever into a :class:`Store`.
-* :func:`read_all`: several kinds at once, for a command line.
+* :class:`Reflector`: lists and watches continuously into a :class:`Store`.
+* :func:`read_all`: lists of several resources at once, without an event loop.
 
-Errors are :class:`KubeError` and say what was asked, what the server answered and what to do.
+Errors are :class:`KubeError`; they name the request, the server's response and a remedy.
 """
 
-from drakit.wire.kube.access.config import Cluster, find_cluster, in_cluster
+from drakit.wire.kube.access.config import ClusterAccess, find_cluster, in_cluster
 from drakit.wire.kube.access.endpoint import Endpoint
 from drakit.wire.kube.backoff import Backoff
-from drakit.wire.kube.client import EVERYTHING, Client, Listing, Patch, Selection
+from drakit.wire.kube.client import EVERYTHING, Client, Listing, Selection
 from drakit.wire.kube.errors import (
     AlreadyExistsError,
     ApiError,
@@ -32,7 +32,7 @@ from drakit.wire.kube.errors import (
     ServerError,
     UnauthorizedError,
 )
-from drakit.wire.kube.http import Limits
+from drakit.wire.kube.http import HttpLimits
 from drakit.wire.kube.resources import (
     ACCESS_REVIEWS,
     CLAIM_TEMPLATES,
@@ -48,7 +48,7 @@ from drakit.wire.kube.resources import (
 )
 from drakit.wire.kube.watch.decoder import EventKind, WatchEvent
 from drakit.wire.kube.watch.reflector import Reflector
-from drakit.wire.kube.watch.snapshot import Found, read_all
+from drakit.wire.kube.watch.snapshot import ListResult, read_all
 from drakit.wire.kube.watch.store import Change, Store
 
 __all__ = [
@@ -68,7 +68,7 @@ __all__ = [
     "BadRequestError",
     "Change",
     "Client",
-    "Cluster",
+    "ClusterAccess",
     "ConfigError",
     "ConflictError",
     "ConnectionFailedError",
@@ -77,15 +77,14 @@ __all__ = [
     "Endpoint",
     "EventKind",
     "ForbiddenError",
-    "Found",
     "GoneError",
+    "HttpLimits",
     "InvalidError",
     "KubeError",
-    "Limits",
+    "ListResult",
     "Listing",
     "NotFoundError",
     "Object",
-    "Patch",
     "ProtocolError",
     "Reflector",
     "RequestTooLargeError",

@@ -1,14 +1,12 @@
-"""Requests to the API server: get, list, watch, create, update, patch, apply, delete."""
+"""Asynchronous client of the API server: get, list, watch, create, update, patch, apply, delete."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Final, Generic, Self, TypeVar
 
 import msgspec
@@ -16,7 +14,7 @@ import msgspec
 from drakit import __version__
 from drakit.core import objects
 from drakit.wire.kube import decoding
-from drakit.wire.kube.access.config import Cluster
+from drakit.wire.kube.access.config import ClusterAccess
 from drakit.wire.kube.access.credentials import Certificate
 from drakit.wire.kube.access.endpoint import query
 from drakit.wire.kube.access.tls import TlsContexts
@@ -30,7 +28,7 @@ from drakit.wire.kube.errors import (
     api_error,
     failure_from_status,
 )
-from drakit.wire.kube.http import Headers, Limits, Pool, Request, Response
+from drakit.wire.kube.http import ConnectionPool, HttpLimits, HttpRequest, HttpResponse
 from drakit.wire.kube.resources import Object, Resource
 from drakit.wire.kube.watch.decoder import LineSplitter, WatchEvent, parse_event
 
@@ -40,24 +38,14 @@ Document = Mapping[str, Any]
 PAGE: Final = 250
 """Objects per page of a list. A full ResourceSlice has about 150 kB."""
 WATCH_SECONDS: Final = 300
-_PATIENCE_SECONDS: Final = 10.0
-"""The longest ``Retry-After`` that is waited out inside a request; longer ones are the caller's."""
+_LONGEST_WAIT: Final = 10.0
+"""Seconds; a longer ``Retry-After`` is raised to the caller instead of waited for."""
 _TRIES: Final = 4
-
-log = logging.getLogger(__name__)
-
-
-class Patch(Enum):
-    """The ways to say a partial change, by content type."""
-
-    JSON = "application/json-patch+json"
-    MERGE = "application/merge-patch+json"
-    STRATEGIC = "application/strategic-merge-patch+json"
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which objects of a kind are meant."""
+    """Namespace and selectors of a list or watch."""
 
     namespace: str | None = None
     fields: str = ""
@@ -70,7 +58,7 @@ EVERYTHING: Final = Selection()
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[T]):
-    """All objects selected, and the version of the whole that a watch can go on from."""
+    """The selected objects, and the resource version from which to watch."""
 
     items: tuple[Object[T], ...]
     resource_version: str
@@ -78,7 +66,7 @@ class Listing(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A request with what its errors need to say."""
+    """A request, with the verb and target that its errors name."""
 
     verb: str
     target: str
@@ -91,17 +79,16 @@ class _Call:
 class Client:
     """A client of one API server. Safe for concurrent use within one event loop.
 
-    A 401 makes it read the credential anew and try once more. A 429 or 503 with a short
-    ``Retry-After`` is waited out, a few times. Everything else is raised: what to repeat, and when,
-    is the caller's to know.
+    After a 401 the credential is read again and the request retried once; a 429 or 503 with a short
+    ``Retry-After`` is retried a few times. All other errors are raised.
     """
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterAccess,
         *,
         component: str = "drakit",
-        limits: Limits | None = None,
+        limits: HttpLimits | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.cluster = cluster
@@ -109,7 +96,7 @@ class Client:
         self._user_agent = f"{component}/{__version__}"
         self._tls = TlsContexts(cluster.trust)
         self._certificate: Certificate | None = None
-        self._pool = Pool(
+        self._pool = ConnectionPool(
             cluster.endpoint, self._tls_context, server_name=cluster.server_name, limits=limits
         )
 
@@ -120,7 +107,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Cut all connections. Requests under way fail."""
+        """Close all connections; requests in flight fail."""
         self._pool.close()
 
     # -- reading --------------------------------------------------------------------------------
@@ -128,22 +115,22 @@ class Client:
     async def get(
         self, resource: Resource[T], name: str, *, namespace: str | None = None
     ) -> Object[T]:
-        """One object; raises :class:`~drakit.wire.kube.errors.NotFoundError` when there is none."""
+        """Read one object; raises ``NotFoundError`` when it does not exist."""
         call = _Call(
             "get", _target(resource, name, namespace), "GET", resource.path(namespace, name)
         )
         return self._object(resource, await self._json(call), call)
 
     async def get_document(self, path: str) -> Any:
-        """A JSON document that is no object, such as ``/version``."""
+        """Read a JSON document that is not an object, such as ``/version``."""
         return await self._json(_Call("get", path, "GET", path))
 
     async def list(
         self, resource: Resource[T], selection: Selection = EVERYTHING, *, page: int = PAGE
     ) -> Listing[T]:
-        """All objects selected, read page by page but consistent as of one version.
+        """All selected objects as of one resource version, read in pages.
 
-        When the pages expire underway (410) everything is read again in one piece.
+        If the pages expire meanwhile (410), everything is read again in one request.
         """
         try:
             return await self._list(resource, selection, page)
@@ -165,7 +152,7 @@ class Client:
             document = await self._json(call)
             found, metadata = document.get("items") or [], document.get("metadata") or {}
             if not isinstance(found, list) or not isinstance(metadata, dict):
-                raise ProtocolError(f"list of {target}: the answer is no list")
+                raise ProtocolError(f"list of {target}: the response is not a list")
             for item in found:
                 # Items of a list carry neither apiVersion nor kind.
                 head = {"apiVersion": resource.api_version, "kind": resource.kind}
@@ -185,9 +172,8 @@ class Client:
     ) -> AsyncGenerator[WatchEvent[T], None]:
         """Events after *resource_version*, with bookmarks, until the server ends the stream.
 
-        One stream only: it ends without error after about *seconds*, and raises ``GoneError`` when the
-        version is too old. *opened* is called when the server has agreed to watch.
-        :class:`~drakit.wire.kube.watch.reflector.Reflector` makes one view of many.
+        A single stream: it ends without error after about *seconds*, and raises ``GoneError`` when the
+        version is too old. *opened* is called when the server has accepted the watch.
         """
         target = str(resource)
         parameters = [
@@ -203,9 +189,9 @@ class Client:
         splitter = LineSplitter(self._pool.limits.line_bytes)
         async with self._exchange(call) as response:
             opened()
-            # The server ends the stream after `seconds`; one that does not is not believed.
-            patience = seconds + self._pool.limits.request_seconds
-            deadline = asyncio.get_running_loop().time() + patience
+            # The server ends the stream after `seconds`; one that does not is considered stuck.
+            longest = seconds + self._pool.limits.request_seconds
+            deadline = asyncio.get_running_loop().time() + longest
             while True:
                 async with asyncio.timeout_at(deadline):
                     chunk = await response.chunk()
@@ -224,7 +210,7 @@ class Client:
         namespace: str | None = None,
         dry_run: bool = False,
     ) -> Object[T]:
-        """Create an object and return what the server made of it."""
+        """Create an object and return it as the server stored it."""
         parameters = [("dryRun", "All" if dry_run else "")]
         call = _Call(
             "create",
@@ -244,7 +230,7 @@ class Client:
         namespace: str | None = None,
         subresource: str = "",
     ) -> Object[T]:
-        """Replace an object; raises ``ConflictError`` when it is not at the body's resource version."""
+        """Replace an object; raises ``ConflictError`` if it is not at the body's resource version."""
         call = _Call(
             "update",
             _target(resource, name, namespace),
@@ -260,18 +246,17 @@ class Client:
         name: str,
         change: Any,
         *,
-        kind: Patch = Patch.MERGE,
         namespace: str | None = None,
         subresource: str = "",
     ) -> Object[T]:
-        """Change parts of an object."""
+        """Apply a JSON merge patch."""
         call = _Call(
             "patch",
             _target(resource, name, namespace),
             "PATCH",
             resource.path(namespace, name, subresource),
             _encode(change),
-            kind.value,
+            "application/merge-patch+json",
         )
         return self._object(resource, await self._json(call), call)
 
@@ -286,9 +271,9 @@ class Client:
         subresource: str = "",
         force: bool = False,
     ) -> Object[T]:
-        """Server-side apply: own exactly the fields in *body* (JSON is YAML, so it is sent as is).
+        """Server-side apply: own exactly the fields in *body*.
 
-        *force* takes fields over from other managers; without it that is a ``ConflictError``.
+        *force* takes fields over from other managers; without it they cause a ``ConflictError``.
         """
         parameters = [("fieldManager", field_manager), ("force", "true" if force else "")]
         call = _Call(
@@ -297,7 +282,7 @@ class Client:
             "PATCH",
             resource.path(namespace, name, subresource) + query(parameters),
             _encode(body),
-            "application/apply-patch+yaml",
+            "application/apply-patch+yaml",  # JSON is YAML
         )
         return self._object(resource, await self._json(call), call)
 
@@ -310,10 +295,9 @@ class Client:
         uid: str = "",
         resource_version: str = "",
     ) -> None:
-        """Delete an object, but only that with *uid* at *resource_version*, where given.
+        """Delete an object, with *uid* and *resource_version* as preconditions where given.
 
-        Raises ``ConflictError`` when another object has the name or it changed, ``NotFoundError`` when there
-        is none.
+        Raises ``ConflictError`` when they do not match, ``NotFoundError`` when there is no such object.
         """
         given = {"uid": uid, "resourceVersion": resource_version}
         options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
@@ -334,7 +318,7 @@ class Client:
         return self._tls.context(self._certificate)
 
     async def _json(self, call: _Call) -> Any:
-        """The answer as JSON, within the request's time."""
+        """The response as a JSON object, within the time limit of a request."""
         async with self._exchange(call) as response:
             async with asyncio.timeout(self._pool.limits.request_seconds):
                 data = await response.body()
@@ -342,15 +326,15 @@ class Client:
             document = decoding.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ProtocolError(
-                f"{call.verb} {call.target}: the answer is no JSON: {error}"
+                f"{call.verb} {call.target}: the response is not valid JSON: {error}"
             ) from error
         if not isinstance(document, dict):
-            raise ProtocolError(f"{call.verb} {call.target}: the answer is no JSON object")
+            raise ProtocolError(f"{call.verb} {call.target}: the response is not a JSON object")
         return document
 
     @contextlib.asynccontextmanager
-    async def _exchange(self, call: _Call) -> AsyncIterator[Response]:
-        """A successful answer to *call*: failures are raised, short waits and 401 seen to."""
+    async def _exchange(self, call: _Call) -> AsyncIterator[HttpResponse]:
+        """A successful response to *call*; handles 401 and short waits, raises all other failures."""
         rejected = False
         for attempt in range(1, _TRIES + 1):
             async with contextlib.AsyncExitStack() as stack:
@@ -373,28 +357,24 @@ class Client:
         return (
             isinstance(error, ServerBusyError)
             and error.retry_after is not None
-            and error.retry_after <= _PATIENCE_SECONDS
+            and error.retry_after <= _LONGEST_WAIT
         )
 
-    async def _request(self, call: _Call) -> Request:
+    async def _request(self, call: _Call) -> HttpRequest:
         credential = await self.cluster.credentials.current()
         if credential.certificate != self._certificate:
-            # Connections made with the old certificate would go on speaking for it.
+            # Open connections still authenticate with the old certificate.
             self._certificate = credential.certificate
             self._pool.drop_idle()
-        headers: list[tuple[str, str]] = [
-            ("Accept", "application/json"),
-            ("User-Agent", self._user_agent),
-        ]
+        headers = [("Accept", "application/json"), ("User-Agent", self._user_agent)]
         if credential.token is not None:
             headers.append(("Authorization", f"Bearer {credential.token}"))
         if call.body:
             headers.append(("Content-Type", call.content_type))
         target = self.cluster.endpoint.prefix + call.path
-        sent: Headers = tuple(headers)
-        return Request(call.method, target, sent, call.body)
+        return HttpRequest(call.method, target, tuple(headers), call.body)
 
-    async def _failure(self, call: _Call, response: Response) -> ApiError:
+    async def _failure(self, call: _Call, response: HttpResponse) -> ApiError:
         async with asyncio.timeout(self._pool.limits.request_seconds):
             data = await response.body()
         try:
@@ -416,12 +396,14 @@ class Client:
         resource: Resource[T], document: Any, call: _Call, head: Mapping[str, str] | None = None
     ) -> Object[T]:
         if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
-            raise ProtocolError(f"{call.verb} {call.target}: the answer is no Kubernetes object")
+            raise ProtocolError(
+                f"{call.verb} {call.target}: the response is not a Kubernetes object"
+            )
         return Object(resource, {**head, **document} if head else document)
 
 
 def _retry_after(text: str) -> float | None:
-    """Seconds to stay away. The HTTP-date form, which no API server uses, counts as one second."""
+    """Seconds to wait. The HTTP-date form, which no API server uses, counts as one second."""
     if not text:
         return None
     if not (text.isascii() and text.isdigit()):

@@ -1,9 +1,8 @@
-"""JSON of the API server, of which users wrote parts: what they nest must not hide other objects.
+"""JSON decoding that tolerates objects nested too deeply.
 
-Anybody who may create a claim may nest opaque parameters thousands of levels deep. A decoder that
-gives up on such an object would give up on the whole list it is in. So values below
-:data:`DEEPEST` levels are cut out in that case: the object can still be told by its metadata, and
-:func:`is_cut` tells that the rest of it must not be used.
+Anyone who may create a ResourceClaim can nest opaque parameters thousands of levels deep; a decoder
+that fails on such an object fails on the whole list. Values below :data:`DEEPEST` levels are
+therefore cut out: the metadata stays readable, and :func:`is_cut` marks the object as unusable.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from typing import Any, Final
 import msgspec
 
 DEEPEST: Final = 200
-"""Levels that are kept; no type of the API that we read has more than 20 of its own."""
+"""Levels that are kept; no API type that we read has more than 20."""
 _CUT: Final = "\u0000cut: nested too deep"
 _CUT_JSON: Final = msgspec.json.encode(_CUT)
 _TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
 
 
 def decode(data: bytes) -> Any:
-    """The document that *data* is; objects in it that are nested too deep are marked as cut.
+    """Decode *data*; objects that are nested too deeply are marked as cut.
 
-    Raises ``msgspec.DecodeError`` or ``UnicodeDecodeError`` for what is no JSON.
+    Raises ``msgspec.DecodeError`` or ``UnicodeDecodeError`` for invalid JSON.
     """
     try:
         return msgspec.json.decode(data)
@@ -37,12 +36,12 @@ def decode(data: bytes) -> Any:
 
 
 def is_cut(document: dict[str, Any]) -> bool:
-    """Whether :func:`decode` had to cut something out of this object."""
+    """Whether :func:`decode` cut something out of this object."""
     return _CUT in document
 
 
 def _objects(document: Any) -> Iterator[dict[str, Any]]:
-    """The API objects in an answer: itself, the items of a list, the object of an event."""
+    """The API objects in a response: itself, the items of a list, the object of an event."""
     if isinstance(document, dict):
         items = document.get("items")
         for each in (document, document.get("object"), *(items if isinstance(items, list) else ())):

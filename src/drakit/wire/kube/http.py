@@ -30,7 +30,7 @@ MakeTls = Callable[[], Awaitable[ssl.SSLContext | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HttpLimits:
     """How long and how much we are willing to wait for and to read."""
 
     connect_seconds: float = 10.0
@@ -43,7 +43,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """What is sent."""
 
     method: str
@@ -64,7 +64,7 @@ class _Connection:
         """Whether any byte of the current answer has arrived."""
         self.idle_since = 0.0
 
-    async def send(self, request: Request, host: str) -> None:
+    async def send(self, request: HttpRequest, host: str) -> None:
         self.heard = False
         headers = [("Host", host), *request.headers]
         if request.body or request.method not in ("GET", "DELETE"):
@@ -115,10 +115,10 @@ class _Connection:
         self._writer.transport.abort()
 
 
-class Response:
+class HttpResponse:
     """The head of an answer, and its body while the exchange lasts."""
 
-    def __init__(self, connection: _Connection, head: h11.Response, limits: Limits) -> None:
+    def __init__(self, connection: _Connection, head: h11.Response, limits: HttpLimits) -> None:
         self._connection = connection
         self._limits = limits
         self.status: int = head.status_code
@@ -153,7 +153,7 @@ class Response:
         return b"".join(parts)
 
 
-class Pool:
+class ConnectionPool:
     """Connections to one server."""
 
     def __init__(
@@ -162,18 +162,18 @@ class Pool:
         make_tls: MakeTls,
         *,
         server_name: str | None = None,
-        limits: Limits | None = None,
+        limits: HttpLimits | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._make_tls = make_tls
         self._server_name = server_name
-        self.limits = limits or Limits()
+        self.limits = limits or HttpLimits()
         self._idle: list[_Connection] = []
         self._busy: set[_Connection] = set()
         self._closed = False
 
     @contextlib.asynccontextmanager
-    async def exchange(self, request: Request) -> AsyncIterator[Response]:
+    async def exchange(self, request: HttpRequest) -> AsyncIterator[HttpResponse]:
         """Send *request* and hand out the answer once its head is here.
 
         A repeatable request that finds a kept connection dead is sent once more on a fresh one; a
@@ -195,7 +195,7 @@ class Pool:
             else:
                 connection.abort()
 
-    async def _begin(self, request: Request) -> tuple[_Connection, Response]:
+    async def _begin(self, request: HttpRequest) -> tuple[_Connection, HttpResponse]:
         kept = self._take_idle()
         if kept is not None:
             try:
@@ -206,7 +206,7 @@ class Pool:
         connection = await self._connect()
         return connection, await self._head(connection, request)
 
-    async def _head(self, connection: _Connection, request: Request) -> Response:
+    async def _head(self, connection: _Connection, request: HttpRequest) -> HttpResponse:
         """Send and wait for the head of the answer; on any failure the connection is gone."""
         try:
             with _network_errors(self._endpoint):
@@ -215,7 +215,7 @@ class Pool:
                     while not isinstance(event := await connection.receive(), h11.Response):
                         if not isinstance(event, h11.InformationalResponse):
                             raise ProtocolError("the answer has no head")
-                    return Response(connection, event, self.limits)
+                    return HttpResponse(connection, event, self.limits)
         except BaseException:
             connection.abort()
             raise

@@ -1,4 +1,4 @@
-"""The kinds of objects we deal with, and an object as it came from the server."""
+"""Kubernetes resources that drakit uses, and objects as the API server sent them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from drakit.core.quantity import QuantityError
 from drakit.wire.kube import decoding
 from drakit.wire.kube.access.endpoint import quote
 from drakit.wire.kube.errors import DecodeError
-from drakit.wire.kube.overlay import overlay
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Resource(Generic[T]):
-    """A kind of object: where it is served and which type it has here."""
+    """A Kubernetes resource: its API path and the Python type of its objects."""
 
     group: str
     version: str
@@ -34,16 +33,11 @@ class Resource(Generic[T]):
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
-        """The URL path of a collection, an object or a part of an object."""
-        parts = ["apis" if self.group else "api", self.api_version]
-        if self.namespaced and namespace:
-            parts += ["namespaces", quote(namespace)]
-        parts.append(self.plural)
-        if name:
-            parts.append(quote(name))
-        if subresource:
-            parts.append(subresource)
-        return "/" + "/".join(parts)
+        """The URL path of a collection, an object or a subresource."""
+        place = ["namespaces", quote(namespace)] if self.namespaced and namespace else []
+        root = "apis" if self.group else "api"
+        parts = ["", root, self.api_version, *place, self.plural, quote(name), subresource]
+        return "/".join(parts).rstrip("/")
 
     def __str__(self) -> str:
         return f"{self.plural}.{self.group}" if self.group else self.plural
@@ -77,10 +71,10 @@ ACCESS_REVIEWS: Final[Resource[dict[str, Any]]] = Resource(
 
 
 class Object(Generic[T]):
-    """An object as the server sent it, with its typed reading beside.
+    """An object as the server sent it.
 
-    ``raw`` is the whole document, with fields no type of ours knows; it must not be changed.
-    ``typed`` is read on first use, so one object of an unexpected shape spoils no list.
+    ``raw`` is the whole document, including fields that our types do not have; do not modify it.
+    ``typed`` is decoded on first use, so that one malformed object does not fail a whole list.
     """
 
     __slots__ = ("_typed", "raw", "resource")
@@ -92,10 +86,7 @@ class Object(Generic[T]):
 
     @property
     def typed(self) -> T:
-        """The document as a value of the resource's type.
-
-        Raises :class:`DecodeError` that names the object and the field.
-        """
+        """``raw`` decoded; raises :class:`DecodeError`, which names the object and the field."""
         if self._typed is None:
             if decoding.is_cut(self.raw):
                 raise DecodeError(f"{self}: nested deeper than {decoding.DEEPEST} levels")
@@ -122,7 +113,7 @@ class Object(Generic[T]):
 
     @property
     def uid(self) -> str:
-        """``metadata.uid``: the identity of this very object, never used again."""
+        """``metadata.uid``."""
         return self._meta("uid")
 
     @property
@@ -132,17 +123,13 @@ class Object(Generic[T]):
 
     @property
     def deleting(self) -> bool:
-        """Whether the object is only kept by finalizers."""
+        """Whether the object is being deleted and only finalizers keep it."""
         return bool(self._meta("deletionTimestamp"))
 
     @property
     def key(self) -> tuple[str, str]:
         """Namespace and name."""
         return self.namespace, self.name
-
-    def changed(self, typed: T) -> dict[str, Any]:
-        """The document that says *typed* and keeps every field of ``raw`` our types do not know."""
-        return overlay(self.raw, objects.to_builtins(self.typed), objects.to_builtins(typed))  # type: ignore[no-any-return]
 
     def __str__(self) -> str:
         place = f"{self.namespace}/{self.name}" if self.namespace else self.name

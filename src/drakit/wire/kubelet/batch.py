@@ -31,7 +31,7 @@ _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ClaimOutcome:
     """What became of one claim: devices, or the text of an error."""
 
     devices: tuple[KubeletDevice, ...] = ()
@@ -50,14 +50,14 @@ def next_request() -> int:
 
 async def serve_claims(
     claims: Iterable[ClaimRef], work: Work, seconds: float
-) -> dict[str, Outcome]:
+) -> dict[str, ClaimOutcome]:
     """Do *work* for all claims at once; returns exactly one outcome per distinct UID.
 
     Answers a little before *seconds* have passed: claims still at work then are cancelled and
     failed alone. Cancelled itself, it cancels the work and waits for it to wind up.
     """
-    outcomes: dict[str, Outcome] = {}
-    tasks: dict[asyncio.Task[Outcome], ClaimRef] = {}
+    outcomes: dict[str, ClaimOutcome] = {}
+    tasks: dict[asyncio.Task[ClaimOutcome], ClaimRef] = {}
     for claim in _distinct(claims, outcomes):
         task = asyncio.create_task(_outcome(claim, work), name=f"claim {claim.uid}")
         tasks[task] = claim
@@ -76,38 +76,40 @@ async def serve_claims(
     return outcomes
 
 
-def _distinct(claims: Iterable[ClaimRef], outcomes: dict[str, Outcome]) -> list[ClaimRef]:
+def _distinct(claims: Iterable[ClaimRef], outcomes: dict[str, ClaimOutcome]) -> list[ClaimRef]:
     """Each UID once; what makes no sense is answered in *outcomes* at once."""
     wanted: dict[str, ClaimRef] = {}
     for claim in claims:
         if not _UID.fullmatch(claim.uid):
-            outcomes[claim.uid] = Outcome(error=f"{claim.uid!r} is not the UID of a claim")
+            outcomes[claim.uid] = ClaimOutcome(error=f"{claim.uid!r} is not the UID of a claim")
         elif wanted.setdefault(claim.uid, claim) != claim:
-            outcomes[claim.uid] = Outcome(
+            outcomes[claim.uid] = ClaimOutcome(
                 error=f"one call names UID {claim.uid} for two claims: {wanted[claim.uid]}, {claim}"
             )
     return [claim for uid, claim in wanted.items() if uid not in outcomes]
 
 
-async def _outcome(claim: ClaimRef, work: Work) -> Outcome:
+async def _outcome(claim: ClaimRef, work: Work) -> ClaimOutcome:
     try:
-        return Outcome(devices=tuple(await work(claim) or ()))
+        return ClaimOutcome(devices=tuple(await work(claim) or ()))
     except ClaimError as reason:
         log.warning("claim %s failed: %s", claim, reason)
-        return Outcome(error=_shortened(str(reason) or "refused by the driver without a reason"))
+        return ClaimOutcome(
+            error=_shortened(str(reason) or "refused by the driver without a reason")
+        )
     except Exception as error:  # one bad claim never fails the batch
         log.exception("claim %s failed unexpectedly", claim)
-        return Outcome(error=_shortened(f"{type(error).__name__}: {error}"))
+        return ClaimOutcome(error=_shortened(f"{type(error).__name__}: {error}"))
 
 
-def _unfinished(claim: ClaimRef, seconds: float) -> Outcome:
+def _unfinished(claim: ClaimRef, seconds: float) -> ClaimOutcome:
     log.warning("claim %s was given up; the call had %.1f s", claim, seconds)
-    return Outcome(
+    return ClaimOutcome(
         error=f"not finished within the kubelet's {seconds:.0f} s; it will be tried again"
     )
 
 
-async def _wind_up(tasks: set[asyncio.Task[Outcome]], seconds: float) -> None:
+async def _wind_up(tasks: set[asyncio.Task[ClaimOutcome]], seconds: float) -> None:
     """Cancel and give the work a moment to undo what it began.
 
     Work that does not listen is left behind: it may not keep the answer of others from leaving.
@@ -124,7 +126,7 @@ async def _wind_up(tasks: set[asyncio.Task[Outcome]], seconds: float) -> None:
 
 
 # asyncio keeps only weak references to tasks; without this a straggler could vanish half-way.
-_stragglers: set[asyncio.Task[Outcome]] = set()
+_stragglers: set[asyncio.Task[ClaimOutcome]] = set()
 
 
 def _shortened(text: str) -> str:

@@ -12,7 +12,7 @@ import math
 from collections.abc import AsyncIterator, Iterable
 from time import monotonic
 
-from drakit.wire.kubelet.values import HEALTH_SECONDS, DeviceHealth
+from drakit.wire.kubelet.values import HEALTH_SECONDS, HealthReport
 
 SHORTEST_REPEAT = 1.0
 
@@ -24,16 +24,16 @@ class HealthFeed:
     """
 
     def __init__(self) -> None:
-        self._report: tuple[DeviceHealth, ...] | None = None
+        self._report: tuple[HealthReport, ...] | None = None
         self._until = math.inf
         self._changed = asyncio.Event()
 
     @property
-    def report(self) -> tuple[DeviceHealth, ...]:
+    def report(self) -> tuple[HealthReport, ...]:
         """The newest report; empty before the first."""
         return self._report or ()
 
-    def publish(self, devices: Iterable[DeviceHealth], holds: float = math.inf) -> None:
+    def publish(self, devices: Iterable[HealthReport], holds: float = math.inf) -> None:
         """Replace the report by one on all devices. A device left out ages to Unknown.
 
         After *holds* seconds it is not said any more, so that all of them do.
@@ -43,7 +43,7 @@ class HealthFeed:
         self._changed.set()
         self._changed = asyncio.Event()  # whoever waits holds the old one
 
-    async def reports(self) -> AsyncIterator[tuple[DeviceHealth, ...]]:
+    async def reports(self) -> AsyncIterator[tuple[HealthReport, ...]]:
         """The newest report now, on every change, and repeated at a third of its time-out.
 
         One that holds no longer is not told until it is replaced.
@@ -61,7 +61,7 @@ class HealthFeed:
                 continue
 
 
-def repeat_after(devices: Iterable[DeviceHealth]) -> float:
+def repeat_after(devices: Iterable[HealthReport]) -> float:
     """Seconds until a report must be repeated; a time-out of zero means the kubelet's default."""
     shortest = min(
         (d.timeout_seconds if d.timeout_seconds > 0 else HEALTH_SECONDS for d in devices),

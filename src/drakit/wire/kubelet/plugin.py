@@ -24,9 +24,9 @@ from drakit.wire.kubelet.services import (
     RegistrationService,
 )
 from drakit.wire.kubelet.values import (
-    CallRecord,
-    DeviceHealth,
     DraHandler,
+    HealthReport,
+    KubeletCall,
     RegistrationPhase,
     RegistrationState,
 )
@@ -59,7 +59,7 @@ class KubeletPlugin:
         registry_dir: str | None = None,
         plugin_dir: str | None = None,
         instance_uid: str | None = None,
-        on_call: Callable[[CallRecord], None] | None = None,
+        on_call: Callable[[KubeletCall], None] | None = None,
         on_registration: Callable[[RegistrationState], None] | None = None,
     ) -> None:
         _check_driver_name(driver_name)
@@ -164,7 +164,7 @@ class KubeletPlugin:
                 raise
             await lost.close(grace=0)
 
-    def report_health(self, devices: Iterable[DeviceHealth], holds: float = math.inf) -> None:
+    def report_health(self, devices: Iterable[HealthReport], holds: float = math.inf) -> None:
         """Tell the kubelet how all devices are; repeated before it would age, until replaced.
 
         A device left out of the newest report turns Unknown after its time-out, and all of them
@@ -210,7 +210,7 @@ class KubeletPlugin:
     def _seen(self) -> None:
         self._last_contact = time.monotonic()
 
-    def _finished(self, call: CallRecord) -> None:
+    def _finished(self, call: KubeletCall) -> None:
         if self._on_call is not None:
             self._on_call(call)
 

@@ -23,14 +23,14 @@ from drakit.wire.kubelet import (
     health_v1alpha1_pb2,
     pluginregistration_pb2,
 )
-from drakit.wire.kubelet.batch import Outcome, Work, next_request, serve_claims
+from drakit.wire.kubelet.batch import ClaimOutcome, Work, next_request, serve_claims
 from drakit.wire.kubelet.health import HealthFeed
 from drakit.wire.kubelet.values import (
     CALL_SECONDS,
-    CallRecord,
     ClaimRef,
-    DeviceHealth,
     DraHandler,
+    HealthReport,
+    KubeletCall,
     KubeletDevice,
 )
 
@@ -117,7 +117,7 @@ class ClaimService:
         api: Api,
         handler: DraHandler,
         seen: Callable[[], None],
-        finished: Callable[[CallRecord], None],
+        finished: Callable[[KubeletCall], None],
     ) -> None:
         self._api = api
         self._handler = handler
@@ -147,7 +147,9 @@ class ClaimService:
     async def _unprepare(self, claim: ClaimRef) -> None:
         await self._handler.unprepare(claim)
 
-    async def _serve(self, stream: Stream[Any, Any], method: str, work: Work) -> dict[str, Outcome]:
+    async def _serve(
+        self, stream: Stream[Any, Any], method: str, work: Work
+    ) -> dict[str, ClaimOutcome]:
         started = time.monotonic()
         number = next_request()
         request = await _received(stream)
@@ -157,7 +159,7 @@ class ClaimService:
         seconds = CALL_SECONDS
         if stream.deadline is not None:
             seconds = min(seconds, stream.deadline.time_remaining())
-        outcomes: dict[str, Outcome] = {}
+        outcomes: dict[str, ClaimOutcome] = {}
         try:
             outcomes = await serve_claims(claims, work, seconds)
         finally:
@@ -165,7 +167,7 @@ class ClaimService:
             taken = time.monotonic() - started
             log.info("request %d: %d of %d failed, %.3f s", number, failed, len(claims), taken)
             version = self._api.advertised.partition(".")[0]
-            self._finished(CallRecord(number, method, version, len(claims), failed, taken))
+            self._finished(KubeletCall(number, method, version, len(claims), failed, taken))
         return outcomes
 
     def _device(self, device: KubeletDevice) -> Any:
@@ -250,7 +252,7 @@ def base_names(requests: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(name.partition("/")[0] for name in requests))
 
 
-def _health(pb: Any, one: DeviceHealth) -> Any:
+def _health(pb: Any, one: HealthReport) -> Any:
     return pb.DeviceHealth(
         device=pb.DeviceIdentifier(pool_name=one.pool, device_name=one.device),
         health=one.health.value,
@@ -260,7 +262,7 @@ def _health(pb: Any, one: DeviceHealth) -> Any:
     )
 
 
-def _has_failed(outcome: Outcome | None) -> bool:
+def _has_failed(outcome: ClaimOutcome | None) -> bool:
     return outcome is None or bool(outcome.error)
 
 

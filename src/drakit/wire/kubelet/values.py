@@ -81,7 +81,7 @@ class Health(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceHealth:
+class HealthReport:
     """How one device was at ``updated`` (seconds since 1970)."""
 
     pool: str
@@ -109,7 +109,7 @@ class RegistrationState:
 
 
 @dataclass(frozen=True, slots=True)
-class CallRecord:
+class KubeletCall:
     """One finished call of the kubelet, for metrics and logs."""
 
     request_id: int

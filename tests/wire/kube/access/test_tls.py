@@ -12,7 +12,7 @@ import pytest
 from drakit.testing.apiserver import FakeApiServer
 from drakit.wire.kube import (
     Client,
-    Cluster,
+    ClusterAccess,
     ConfigError,
     ConnectionFailedError,
     CredentialError,
@@ -91,7 +91,7 @@ async def version_from(
     server_name: str | None = None,
     certificate: Certificate | None = None,
 ) -> str:
-    cluster = Cluster(
+    cluster = ClusterAccess(
         Endpoint.parse(server.url), Fixed(Credential(None, certificate)), trust, server_name
     )
     async with Client(cluster) as client:

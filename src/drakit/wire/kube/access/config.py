@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ClusterAccess:
     """Everything needed to talk to one API server."""
 
     endpoint: Endpoint
@@ -32,12 +32,14 @@ class Cluster:
     """Where this came from, for messages."""
 
     @classmethod
-    def plain(cls, url: str, *, token: str | None = None) -> Cluster:
+    def plain(cls, url: str, *, token: str | None = None) -> ClusterAccess:
         """A server at *url* with the system's trust and perhaps a token; for tests and proxies."""
         return cls(Endpoint.parse(url), Fixed(Credential(token)), origin=url)
 
 
-def in_cluster(environ: Mapping[str, str] = os.environ, *, mount: str = SERVICE_ACCOUNT) -> Cluster:
+def in_cluster(
+    environ: Mapping[str, str] = os.environ, *, mount: str = SERVICE_ACCOUNT
+) -> ClusterAccess:
     """The cluster this pod runs in: address from the environment, the rest from the mount.
 
     Raises :class:`ConfigError` when this is no pod, or its token is not mounted.
@@ -60,7 +62,7 @@ def in_cluster(environ: Mapping[str, str] = os.environ, *, mount: str = SERVICE_
     except OSError:
         namespace = ""
     host = f"[{host}]" if ":" in host else host
-    return Cluster(
+    return ClusterAccess(
         Endpoint.parse(f"https://{host}:{port}"),
         TokenFile(token),
         AuthorityFile(authority),
@@ -75,7 +77,7 @@ def find_cluster(
     context: str | None = None,
     environ: Mapping[str, str] = os.environ,
     mount: str = SERVICE_ACCOUNT,
-) -> Cluster:
+) -> ClusterAccess:
     """The cluster meant: *kubeconfig*, else ``$KUBECONFIG``, else the pod's, else ``~/.kube/config``.
 
     Raises :class:`ConfigError` that says where it looked.
@@ -94,7 +96,7 @@ def find_cluster(
     )
 
 
-def _from_files(paths: tuple[str, ...], context: str | None) -> Cluster:
+def _from_files(paths: tuple[str, ...], context: str | None) -> ClusterAccess:
     from drakit.wire.kube.access.kubeconfig import (
         load,  # brings YAML, which the daemon does without
     )

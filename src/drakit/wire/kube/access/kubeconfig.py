@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from drakit.wire.kube.access.config import Cluster
+from drakit.wire.kube.access.config import ClusterAccess
 from drakit.wire.kube.access.credentials import (
     Certificate,
     Credential,
@@ -109,7 +109,7 @@ class _At(NamedTuple):
         return os.path.join(os.path.dirname(os.path.abspath(self.path)), path)
 
 
-def load(paths: Sequence[str], *, context: str | None = None) -> Cluster:
+def load(paths: Sequence[str], *, context: str | None = None) -> ClusterAccess:
     """The cluster of *context* (or of ``current-context``) in *paths*.
 
     Raises :class:`ConfigError` naming file and field when something is missing or malformed.
@@ -166,13 +166,13 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-def _cluster(cluster: _At, user: _At, context: _Context, origin: str) -> Cluster:
+def _cluster(cluster: _At, user: _At, context: _Context, origin: str) -> ClusterAccess:
     part: _Cluster = cluster.part
     if part.proxy_url:
         raise ConfigError(f"kubeconfig {cluster.path}: proxy-url is not supported")
     if not part.server:
         raise ConfigError(f"kubeconfig {cluster.path}: cluster {context.cluster!r} has no server")
-    return Cluster(
+    return ClusterAccess(
         Endpoint.parse(part.server),
         _credentials(_At(user.path, user.part.user or _User()), cluster),
         _trust(cluster),

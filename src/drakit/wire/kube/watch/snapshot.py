@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from drakit.wire.kube.access.config import Cluster
+from drakit.wire.kube.access.config import ClusterAccess
 from drakit.wire.kube.client import EVERYTHING, Client, Selection
 from drakit.wire.kube.errors import KubeError
 from drakit.wire.kube.resources import Object, Resource
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ListResult:
     """The objects of one kind, or why there are none to show."""
 
     objects: tuple[Object[Any], ...] = ()
@@ -22,21 +22,21 @@ class Found:
 
 
 def read_all(
-    cluster: Cluster,
+    cluster: ClusterAccess,
     *resources: Resource[Any],
     namespace: str | None = None,
-) -> Mapping[str, Found]:
+) -> Mapping[str, ListResult]:
     """List every one of *resources*, in parallel; the result is keyed by their plural names.
 
     A kind that cannot be read (not served, forbidden) has its error in its place, the others are
-    there all the same. Cluster-wide kinds ignore *namespace*. Not to be called inside an event loop.
+    there all the same. ClusterAccess-wide kinds ignore *namespace*. Not to be called inside an event loop.
     """
     return asyncio.run(_read_all(cluster, resources, namespace))
 
 
 async def _read_all(
-    cluster: Cluster, resources: tuple[Resource[Any], ...], namespace: str | None
-) -> Mapping[str, Found]:
+    cluster: ClusterAccess, resources: tuple[Resource[Any], ...], namespace: str | None
+) -> Mapping[str, ListResult]:
     async with Client(cluster) as client:
         found = await asyncio.gather(
             *(_read(client, resource, namespace) for resource in resources)
@@ -44,9 +44,9 @@ async def _read_all(
     return {resource.plural: result for resource, result in zip(resources, found, strict=True)}
 
 
-async def _read(client: Client, resource: Resource[Any], namespace: str | None) -> Found:
+async def _read(client: Client, resource: Resource[Any], namespace: str | None) -> ListResult:
     selection = Selection(namespace) if resource.namespaced and namespace else EVERYTHING
     try:
-        return Found((await client.list(resource, selection)).items)
+        return ListResult((await client.list(resource, selection)).items)
     except KubeError as error:
-        return Found(error=error)
+        return ListResult(error=error)

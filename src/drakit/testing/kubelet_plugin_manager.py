@@ -87,7 +87,7 @@ A busy machine must not look like a broken driver; who tests a limit says so."""
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class KubeletRelease:
     """What differs between kubelets."""
 
     claims: tuple[str, ...]
@@ -98,11 +98,11 @@ class Release:
 
 
 RELEASES: Final = {
-    "1.33": Release(("v1beta1.DRAPlugin",), (), believes_list=True),
-    "1.34": Release(tuple(_CLAIMS), (), believes_list=True),
-    "1.35": Release(tuple(_CLAIMS), (), believes_list=True),
-    "1.36": Release(tuple(_CLAIMS), ("v1alpha1.DRAResourceHealth",), believes_list=False),
-    "1.37": Release(tuple(_CLAIMS), tuple(_HEALTH), believes_list=True),
+    "1.33": KubeletRelease(("v1beta1.DRAPlugin",), (), believes_list=True),
+    "1.34": KubeletRelease(tuple(_CLAIMS), (), believes_list=True),
+    "1.35": KubeletRelease(tuple(_CLAIMS), (), believes_list=True),
+    "1.36": KubeletRelease(tuple(_CLAIMS), ("v1alpha1.DRAResourceHealth",), believes_list=False),
+    "1.37": KubeletRelease(tuple(_CLAIMS), tuple(_HEALTH), believes_list=True),
 }
 
 
@@ -121,7 +121,7 @@ class HealthEntry:
 
 
 @dataclass(slots=True)
-class Endpoint:
+class RegisteredPlugin:
     """A registered instance of a driver."""
 
     driver: str
@@ -157,7 +157,7 @@ class _Socket:
     failures: int = 0
     next_try: float = 0.0
     error: str = ""
-    endpoint: Endpoint | None = None
+    endpoint: RegisteredPlugin | None = None
     operation: asyncio.Task[None] | None = None
 
 
@@ -165,9 +165,13 @@ class PluginManager:
     """Knows the registered drivers. *wipe* is called with a driver nobody answers for any more."""
 
     def __init__(
-        self, registry_dir: str, timing: Timing, release: Release, wipe: Callable[[str], None]
+        self,
+        registry_dir: str,
+        timing: Timing,
+        release: KubeletRelease,
+        wipe: Callable[[str], None],
     ) -> None:
-        self.endpoints: list[Endpoint] = []
+        self.endpoints: list[RegisteredPlugin] = []
         self.changed = Signal()
         self.attempts: dict[str, int] = {}
         """Registration attempts per socket."""
@@ -206,12 +210,12 @@ class PluginManager:
 
     # -- asking ----------------------------------------------------------------------------------
 
-    def instances(self, driver: str) -> list[Endpoint]:
+    def instances(self, driver: str) -> list[RegisteredPlugin]:
         """The registered instances of a driver, most recent first."""
         found = [endpoint for endpoint in self.endpoints if endpoint.driver == driver]
         return sorted(found, key=lambda endpoint: -endpoint.order)
 
-    def pick(self, driver: str) -> Endpoint | None:
+    def pick(self, driver: str) -> RegisteredPlugin | None:
         """The instance to call: the most recent that is connected, else the most recent."""
         instances = self.instances(driver)
         connected = [endpoint for endpoint in instances if endpoint.connection.connected]
@@ -314,7 +318,7 @@ class PluginManager:
         )
         await call(self._timing.notify)
 
-    def _accept(self, info: Any, socket: str) -> Endpoint:
+    def _accept(self, info: Any, socket: str) -> RegisteredPlugin:
         """What ValidatePlugin and RegisterPlugin do."""
         if info.type != "DRAPlugin":
             raise RegistrationRejectedError(f"no handler registered for plugin type: {info.type}")
@@ -330,7 +334,7 @@ class PluginManager:
             raise RegistrationRejectedError(
                 f"endpoint {service} already registered for plugin {info.name}"
             )
-        endpoint = Endpoint(
+        endpoint = RegisteredPlugin(
             driver=info.name,
             socket=socket,
             service=service,
@@ -353,13 +357,13 @@ class PluginManager:
 
     # Without await: whoever is cancelled half-way through would leave a connection open.
 
-    def _remove(self, endpoint: Endpoint) -> None:
+    def _remove(self, endpoint: RegisteredPlugin) -> None:
         if endpoint in self.endpoints:
             self.endpoints.remove(endpoint)
             self._hang_up(endpoint)
             self._reconsider(endpoint.driver)
 
-    def _hang_up(self, endpoint: Endpoint) -> None:
+    def _hang_up(self, endpoint: RegisteredPlugin) -> None:
         if endpoint.listener is not None:
             endpoint.listener.cancel()
             self._end(endpoint.listener)
@@ -389,7 +393,7 @@ class PluginManager:
 
     # -- health ----------------------------------------------------------------------------------
 
-    async def _listen(self, endpoint: Endpoint, api: str) -> None:
+    async def _listen(self, endpoint: RegisteredPlugin, api: str) -> None:
         service, pb = _HEALTH[api]
         # Not for ever: hanging up ends the stream with an error of its own, which hides that this
         # task was cancelled.
@@ -413,7 +417,7 @@ class PluginManager:
             self.changed.fire()
             await asyncio.sleep(self._timing.health_retry)
 
-    def _note_health(self, endpoint: Endpoint, report: Any) -> None:
+    def _note_health(self, endpoint: RegisteredPlugin, report: Any) -> None:
         now = time.monotonic()
         for one in report.devices:
             key = (one.device.pool_name, one.device.device_name)

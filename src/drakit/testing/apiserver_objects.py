@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from drakit.core.kubernetes_releases import KubernetesRelease
-from drakit.testing.apirules import copied, drop_disabled, validate_slice
+from drakit.testing.apiserver_admission import copied, drop_disabled, validate_slice
 
 Document = dict[str, Any]
 Key = tuple[str, str, str]
@@ -22,7 +22,7 @@ _LONGEST_BASE: Final = 58
 _EPOCH: Final = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
 
-class ApiRejection(Exception):  # noqa: N818 - the answer of a server that works
+class ApiRejectionError(Exception):  # noqa: N818 - the answer of a server that works
     """A request the server answers with a failure ``Status``."""
 
     def __init__(
@@ -48,7 +48,7 @@ class ApiRejection(Exception):  # noqa: N818 - the answer of a server that works
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ResourceKind:
     """A served kind of objects."""
 
     group: str
@@ -74,11 +74,13 @@ class Kind:
 
 
 _DRA: Final = "resource.k8s.io"
-KINDS: Final[Mapping[str, Kind]] = {
+KINDS: Final[Mapping[str, ResourceKind]] = {
     kind.plural: kind
     for kind in (
-        Kind(_DRA, "v1", "resourceslices", "ResourceSlice", namespaced=False, has_generation=True),
-        Kind(
+        ResourceKind(
+            _DRA, "v1", "resourceslices", "ResourceSlice", namespaced=False, has_generation=True
+        ),
+        ResourceKind(
             _DRA,
             "v1",
             "resourceclaims",
@@ -86,13 +88,15 @@ KINDS: Final[Mapping[str, Kind]] = {
             has_status=True,
             created_without_status=True,
         ),
-        Kind(_DRA, "v1", "resourceclaimtemplates", "ResourceClaimTemplate"),
-        Kind(_DRA, "v1", "deviceclasses", "DeviceClass", namespaced=False),
-        Kind(_DRA, "v1", "devicetaintrules", "DeviceTaintRule", namespaced=False, has_status=True),
-        Kind("", "v1", "nodes", "Node", namespaced=False, has_status=True),
-        Kind("", "v1", "pods", "Pod", has_status=True),
-        Kind("", "v1", "namespaces", "Namespace", namespaced=False),
-        Kind("", "v1", "configmaps", "ConfigMap"),
+        ResourceKind(_DRA, "v1", "resourceclaimtemplates", "ResourceClaimTemplate"),
+        ResourceKind(_DRA, "v1", "deviceclasses", "DeviceClass", namespaced=False),
+        ResourceKind(
+            _DRA, "v1", "devicetaintrules", "DeviceTaintRule", namespaced=False, has_status=True
+        ),
+        ResourceKind("", "v1", "nodes", "Node", namespaced=False, has_status=True),
+        ResourceKind("", "v1", "pods", "Pod", has_status=True),
+        ResourceKind("", "v1", "namespaces", "Namespace", namespaced=False),
+        ResourceKind("", "v1", "configmaps", "ConfigMap"),
     )
 }
 _SELECTABLE: Final = {
@@ -131,7 +135,7 @@ class ObjectTable:
         found = self._objects.get(key)
         if found is None:
             kind = KINDS[key[0]]
-            raise ApiRejection(
+            raise ApiRejectionError(
                 404,
                 "NotFound",
                 f'{kind.qualified} "{key[2]}" not found',
@@ -143,7 +147,7 @@ class ObjectTable:
         """The object, or nothing."""
         return self._objects.get(key)
 
-    def select(self, plural: str, namespace: str, selector: Selector) -> list[Document]:
+    def select(self, plural: str, namespace: str, selector: ObjectSelector) -> list[Document]:
         """The objects that match, by namespace and name."""
         return [
             document
@@ -154,7 +158,7 @@ class ObjectTable:
     def since(self, revision: int) -> Iterator[Happening]:
         """What was committed after *revision*; raises 410 when that is forgotten."""
         if revision < self.compacted:
-            raise ApiRejection(
+            raise ApiRejectionError(
                 410,
                 "Expired",
                 f"too old resource version: {revision} ({self.compacted})",
@@ -163,21 +167,23 @@ class ObjectTable:
 
     # -- writing --------------------------------------------------------------------------------
 
-    def create(self, kind: Kind, namespace: str, body: Document, *, keep: bool = True) -> Document:
+    def create(
+        self, kind: ResourceKind, namespace: str, body: Document, *, keep: bool = True
+    ) -> Document:
         """Create an object; *keep* false validates only (dry run)."""
         document = copied(body)
         metadata = document.setdefault("metadata", {})
         if not metadata.get("name"):
             base = metadata.get("generateName") or ""
             if not base:
-                raise ApiRejection(
+                raise ApiRejectionError(
                     422, "Invalid", "metadata.name: Required value: name or generateName"
                 )
             letters = "".join(self._random.choice(_SUFFIX_LETTERS) for _ in range(5))
             metadata["name"] = base[:_LONGEST_BASE] + letters
         key = (kind.plural, namespace, metadata["name"])
         if key in self._objects:
-            raise ApiRejection(
+            raise ApiRejectionError(
                 409,
                 "AlreadyExists",
                 f'{kind.qualified} "{key[2]}" already exists',
@@ -197,7 +203,9 @@ class ObjectTable:
             self._commit(key, None, document)
         return document
 
-    def update(self, kind: Kind, key: Key, body: Document, *, subresource: str = "") -> Document:
+    def update(
+        self, kind: ResourceKind, key: Key, body: Document, *, subresource: str = ""
+    ) -> Document:
         """Replace an object, or only its status, under the version it carries."""
         stored = self.get(key)
         document = copied(body)
@@ -231,7 +239,14 @@ class ObjectTable:
         return document
 
     def apply(
-        self, kind: Kind, key: Key, body: Document, manager: str, *, subresource: str, force: bool
+        self,
+        kind: ResourceKind,
+        key: Key,
+        body: Document,
+        manager: str,
+        *,
+        subresource: str,
+        force: bool,
     ) -> Document:
         """Server-side apply, reduced to one rule: a manager owns the leaves it last applied."""
         wanted = {k: v for k, v in body.items() if k not in ("apiVersion", "kind")}
@@ -253,7 +268,7 @@ class ObjectTable:
         return self.update(kind, key, changed, subresource=subresource)
 
     def _check_owners(
-        self, kind: Kind, key: Key, wanted: Document, manager: str, *, force: bool
+        self, kind: ResourceKind, key: Key, wanted: Document, manager: str, *, force: bool
     ) -> None:
         mine = dict(_leaves(wanted))
         for (other_key, other), applied in self._applied.items():
@@ -267,7 +282,9 @@ class ObjectTable:
             for path in fought:
                 _forget(applied, path)
 
-    def delete(self, kind: Kind, key: Key, preconditions: Document | None = None) -> Document:
+    def delete(
+        self, kind: ResourceKind, key: Key, preconditions: Document | None = None
+    ) -> Document:
         """Delete an object, or mark it when finalizers hold it."""
         stored = self.get(key)
         for field in ("uid", "resourceVersion"):
@@ -295,7 +312,7 @@ class ObjectTable:
         """A clock that ticks a second per commit, so that tests see when something was stamped."""
         return (_EPOCH + dt.timedelta(seconds=self.revision)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def _admit(self, kind: Kind, document: Document, stored: Document | None) -> None:
+    def _admit(self, kind: ResourceKind, document: Document, stored: Document | None) -> None:
         if kind.plural != "resourceslices":
             return
         spec = document.setdefault("spec", {})
@@ -312,7 +329,7 @@ class ObjectTable:
                 {"field": field, "message": message, "reason": "FieldValueInvalid"}
                 for field, message in problems
             ]
-            raise ApiRejection(
+            raise ApiRejectionError(
                 422,
                 "Invalid",
                 f'ResourceSlice.resource.k8s.io "{name}" is invalid: {text}',
@@ -332,14 +349,16 @@ class ObjectTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Selector:
+class ObjectSelector:
     """Field and label conditions, all of which must hold."""
 
     fields: tuple[tuple[str, str, bool], ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def parse(cls, plural: str, fields: str, labels: str, release: KubernetesRelease) -> Selector:
+    def parse(
+        cls, plural: str, fields: str, labels: str, release: KubernetesRelease
+    ) -> ObjectSelector:
         """Read ``a=b,c!=d``; raises 400 for a field this kind cannot be selected by."""
         known = ("metadata.name", "metadata.namespace", *_SELECTABLE.get(plural, ()))
         conditions = []
@@ -349,7 +368,7 @@ class Selector:
             path = path.rstrip("!")
             too_new = path == "spec.pool.name" and not release.selects_slices_by_pool
             if not sign or path not in known or too_new:
-                raise ApiRejection(400, "BadRequest", f'field label not supported: "{path}"')
+                raise ApiRejectionError(400, "BadRequest", f'field label not supported: "{path}"')
             conditions.append((path, value.removeprefix("="), not negated))
         pairs = []
         for part in filter(None, labels.split(",")):
@@ -371,8 +390,8 @@ class Selector:
         return all(labels.get(name) == value for name, value in self.labels)
 
 
-def _conflict(kind: Kind, key: Key, why: str) -> ApiRejection:
-    return ApiRejection(
+def _conflict(kind: ResourceKind, key: Key, why: str) -> ApiRejectionError:
+    return ApiRejectionError(
         409,
         "Conflict",
         f'Operation cannot be fulfilled on {kind.qualified} "{key[2]}": {why}; '
