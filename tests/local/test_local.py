@@ -15,17 +15,17 @@ from pathlib import Path
 import pytest
 
 from drakit.cli.commands.run import simple_claim
+from drakit.core.bootrecord import boot_id
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.driver import cpu_driver
-from drakit.kit.claims import checkpoint as checkpoint
-from drakit.kit.claims.checkpoint import Checkpoint
+from drakit.kit.claims.checkpoint import Checkpoint, encode
 from drakit.kit.claims.exclusion import serving_without
 from drakit.kit.config.options import HostOptions
 from drakit.kit.driver import PreparedClaim, PreparedClaims, PreparedDevice, RejectedError
 from drakit.local import node_drivers as nodedrivers
 from drakit.local import tether
-from drakit.local.node import DoesNotFit, LocalNode, fresh_claim, state_directory
+from drakit.local.node import DoesNotFitError, LocalNode, fresh_claim, state_directory
 from drakit.scheduler.errors import FatalError
 from drakit.testing.synthetic import build
 
@@ -63,7 +63,7 @@ async def test_whole_cores_and_individual_cpus(tmp_path: Path) -> None:
 
 async def test_several_claims_all_or_none(tmp_path: Path) -> None:
     here = node(tmp_path)
-    with pytest.raises(DoesNotFit):
+    with pytest.raises(DoesNotFitError):
         await here.take([fresh_claim(simple_claim(4)), fresh_claim(simple_claim(9))])
     assert len(await here.look()) == 0
     both = await here.take([fresh_claim(simple_claim(4)), fresh_claim(simple_claim(4))])
@@ -97,14 +97,14 @@ import asyncio, sys, time
 sys.path.insert(0, sys.argv[2])
 from tests.local.test_local import node, simple_claim, fresh_claim
 from drakit.core.filelock import LockTimeoutError
-from drakit.local.node import DoesNotFit
-from drakit.kit.driver import Refused
+from drakit.local.node import DoesNotFitError
+from drakit.kit.driver import RejectedError
 
 async def main():
     here = node(sys.argv[1])
     try:
         (taken,) = await here.take([fresh_claim(simple_claim(int(sys.argv[3])))])
-    except (DoesNotFit, Refused, LockTimeoutError):  # the last on a starved machine
+    except (DoesNotFitError, RejectedError, LockTimeoutError):  # the last on a starved machine
         print("full", flush=True)
         return
     print(taken.entry.exclusive("cpu"), flush=True)
@@ -286,7 +286,7 @@ def test_a_link_is_rejected(shared_tmp: Path) -> None:
     state_directory({})
     own = shared_tmp.rename(shared_tmp.parent / "elsewhere")
     shared_tmp.symlink_to(own)
-    with pytest.raises(PermissionError, match="no directory"):
+    with pytest.raises(PermissionError, match="not a directory"):
         state_directory({})
 
 
@@ -324,13 +324,13 @@ def keep(kubelet: Path, driver: str, *entries: PreparedClaim) -> Path:
     directory = kubelet / "plugins" / driver / "claims"
     directory.mkdir(parents=True)
     for entry in entries:
-        (directory / f"{entry.uid}.json").write_bytes(checkpoint.encode(entry))
+        (directory / f"{entry.uid}.json").write_bytes(encode(entry))
     return directory
 
 
 def test_the_cpus_of_a_kubernetes_driver_are_known(tmp_path: Path) -> None:
     assert nodedrivers.find(str(tmp_path)) == nodedrivers.NodeDrivers()
-    boot = checkpoint.boot_id()
+    boot = boot_id()
     keep(tmp_path, "dra.cpu", record("a", CpuSet([2, 3]), boot), record("b", CpuSet([4]), boot))
     keep(tmp_path, "dra.cpumem", record("c", CpuSet([6]), boot), record("d", CpuSet([7]), "old"))
     found = nodedrivers.find(str(tmp_path))
@@ -339,7 +339,7 @@ def test_the_cpus_of_a_kubernetes_driver_are_known(tmp_path: Path) -> None:
 
 
 def test_a_record_that_cannot_be_understood_is_an_error(tmp_path: Path) -> None:
-    directory = keep(tmp_path, "dra.cpu", record("a", CpuSet([2]), checkpoint.boot_id()))
+    directory = keep(tmp_path, "dra.cpu", record("a", CpuSet([2]), boot_id()))
     (directory / "b.json").write_bytes(b"{")
     with pytest.raises(OSError, match=r"b\.json"):
         nodedrivers.find(str(tmp_path))
@@ -363,5 +363,5 @@ def test_a_checkpoint_that_may_not_be_read_is_warned_of(
     monkeypatch.setattr("os.listdir", forbidden)
     found = nodedrivers.find(str(tmp_path))
     assert found.cpus == CpuSet()
-    assert all("cannot tell whether the driver" in warning for warning in found.warnings)
+    assert all("cannot determine the CPUs that the driver" in warning for warning in found.warnings)
     assert len(found.warnings) == 2

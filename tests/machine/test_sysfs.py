@@ -44,7 +44,7 @@ def test_a_missing_file_needs_no_warning(
 def test_a_fifo_does_not_block(reader: Reader, collector: WarningCollector, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     assert reader.text("/fifo") == ""
-    assert "no regular file" in reason(collector)
+    assert "not a regular file" in reason(collector)
 
 
 def test_a_fifo_that_somebody_holds_open_does_not_block(
@@ -65,7 +65,7 @@ def test_a_device_without_end_is_not_read_on(
 ) -> None:
     (tmp_path / "zero").symlink_to("/dev/zero")
     assert reader.text("/zero") == ""
-    assert "no regular file" in reason(collector)
+    assert "not a regular file" in reason(collector)
 
 
 def test_a_loop_of_links_needs_a_warning(
@@ -79,7 +79,9 @@ def test_a_loop_of_links_needs_a_warning(
     assert len(collector.warnings()) == 2
 
 
-def test_a_directory_needs_a_warning(reader: Reader, collector: WarningCollector, tmp_path: Path) -> None:
+def test_a_directory_needs_a_warning(
+    reader: Reader, collector: WarningCollector, tmp_path: Path
+) -> None:
     (tmp_path / "directory").mkdir()
     assert reader.text("/directory") is None
     assert "cannot be read" in reason(collector)

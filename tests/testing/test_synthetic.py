@@ -12,15 +12,17 @@ from drakit.testing.synthetic import (
     NumaSpec,
     Numbering,
     Surroundings,
-    arm_big_little,
     assemble,
     build,
+)
+from tests.machine import invariants
+from tests.machine.shapes import (
+    arm_big_little,
     chiplet_server,
     hybrid_laptop,
     power_server,
     two_socket_server,
 )
-from tests.machine import invariants
 
 
 def names(groups: tuple[CpuSet, ...]) -> list[str]:

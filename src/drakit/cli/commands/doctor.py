@@ -173,7 +173,7 @@ def about_memory(driver: CpuMem, kubelet_config: str | None = None) -> Iterator[
 
 def about_kubelet(config: CpuSettings, files: KubeletFiles) -> Remark:
     """The kubelet's CPU manager, which must be off."""
-    kubelet, problem = files.read_or_say()
+    kubelet, problem = files.read_or_reason()
     if kubelet is None:
         return Remark(
             "note",
@@ -195,7 +195,7 @@ def about_kubelet(config: CpuSettings, files: KubeletFiles) -> Remark:
 
 def about_reserved_cpus(config: CpuSettings, files: KubeletFiles) -> Iterator[Remark]:
     """Whether the kubelet reserves the same CPUs; nothing where its settings cannot be read."""
-    kubelet, _ = files.read_or_say()
+    kubelet, _ = files.read_or_reason()
     reserved = (kubelet and kubelet.reserved_system_cpus) or ""
     if reserved and _as_set(reserved) != config.reserved:
         yield Remark(

@@ -32,7 +32,7 @@ from drakit.draw.terminal import Terminal
 from drakit.drivers.cpumem.desired import desired
 from drakit.kit.driver import Container, DesiredResources, PreparedClaim, RejectedError, Use
 from drakit.local import confine
-from drakit.local.node import DoesNotFit, LocalNode, Taken, fresh_claim
+from drakit.local.node import DoesNotFitError, LocalNode, Taken, fresh_claim
 from drakit.scheduler.errors import FatalError, SearchLimitError
 
 NO_FIT: Final = 1
@@ -91,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
         if options.dry_run:
             return asyncio.run(_show(driver, node, claims))
         taken = asyncio.run(_take(node, claims, options))
-    except DoesNotFit as error:
+    except DoesNotFitError as error:
         print(explain_misfit(driver, error), file=sys.stderr)
         return NO_FIT
     except RejectedError as error:
@@ -192,7 +192,7 @@ async def _take(
     while True:
         try:
             return await node.take(claims)
-        except (DoesNotFit, RejectedError):
+        except (DoesNotFitError, RejectedError):
             if not options.wait:
                 raise
         if not told and not options.quiet:
@@ -229,7 +229,7 @@ def _devices(entry: PreparedClaim) -> str:
     return ", ".join(dict.fromkeys(prepared.device for prepared in entry.prepared_devices))
 
 
-def explain_misfit(driver: LocalDriver, problem: DoesNotFit) -> str:
+def explain_misfit(driver: LocalDriver, problem: DoesNotFitError) -> str:
     """Why the claims do not fit here now, and what would help: what ``drakit explain`` would say."""
     node, prepared_claims, report = cpus_of(driver), problem.prepared_claims, problem.report()
     rows = ["drakit run: it does not fit on this machine now"]
@@ -298,7 +298,7 @@ def _say(
     taken: Sequence[Taken],
     desired: DesiredResources,
     limits: Mapping[str, str],
-    group: confine.Group | None,
+    group: confine.CommandCgroup | None,
 ) -> None:
     """The first line: what the command has, and how surely."""
     held = "; ".join(held_words(one.entry) for one in taken)
@@ -325,7 +325,7 @@ def _environment(taken: Sequence[Taken], desired: DesiredResources) -> dict[str,
 
 def _become(
     command: list[str],
-    group: confine.Group | None,
+    group: confine.CommandCgroup | None,
     cpus: CpuSet,
     mems: CpuSet | None,
     environment: Mapping[str, str],

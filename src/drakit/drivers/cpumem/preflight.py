@@ -214,7 +214,7 @@ def about_hugepages(config: CpuMemConfig, machine: Machine) -> Iterator[Finding]
 
 def about_kubelet(config: CpuMemConfig, files: KubeletFiles) -> Iterator[Finding]:
     """Managers that hand out the same things, and what the driver leaves to the kubelet."""
-    kubelet, problem = files.read_or_say()
+    kubelet, problem = files.read_or_reason()
     if kubelet is None:
         yield Finding(
             "kubelet",
