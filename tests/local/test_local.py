@@ -297,7 +297,7 @@ def test_a_directory_of_another_user_is_rejected(
     user = os.geteuid()
     os.rename(shared_tmp, shared_tmp.parent / f"drakit-{user + 1}")
     monkeypatch.setattr("os.geteuid", lambda: user + 1)
-    with pytest.raises(PermissionError, match=f"directory of user {user} with mode 0700"):
+    with pytest.raises(PermissionError, match=f"directory, has owner {user} and mode 0700"):
         state_directory({})
 
 

@@ -201,9 +201,12 @@ def open_cgroup(root: str, path: str) -> Iterator[Cgroup | None]:
     """
     if not (path and is_plain(path)):
         raise ValueError(f"{path!r} is not a valid cgroup path")
-    with contextlib.ExitStack() as stack:
-        try:
-            cgroup = stack.enter_context(opened(root, path))
-        except OSError:
-            cgroup = None
-        yield cgroup
+    try:
+        descriptor = open_beneath(root, path, DIRECTORY)
+    except OSError:
+        yield None
+        return
+    try:
+        yield Cgroup(descriptor)
+    finally:
+        os.close(descriptor)

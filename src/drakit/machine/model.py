@@ -177,6 +177,16 @@ class Machine:
         return self._group("socket")
 
     @cached_property
+    def dies(self) -> tuple[CpuSet, ...]:
+        """Online CPUs of each die; the index is ``Cpu.die``."""
+        return self._group("die")
+
+    @cached_property
+    def clusters(self) -> tuple[CpuSet, ...]:
+        """Online CPUs of each cluster; the index is ``Cpu.cluster``."""
+        return self._group("cluster")
+
+    @cached_property
     def llc_cpus(self) -> tuple[CpuSet, ...]:
         """Online CPUs of each last-level cache; the index is ``Cpu.llc``."""
         return self._group("llc")

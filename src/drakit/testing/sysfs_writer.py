@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 
 from drakit.core.cpuset import CpuSet
 from drakit.machine.model import Cache, Cgroups, CoreType, Cpu, Machine, NumaNode
@@ -64,7 +64,6 @@ def write_tree(machine: Machine, root: str, era: KernelEra = KernelEra.CURRENT) 
     """
     tree = _FileTree(root)
     _write_states(tree, machine, era)
-    groups = _Groups(machine)
     caches: dict[int, list[Cache]] = {}
     for cache in machine.caches:
         for number in cache.cpus:
@@ -72,7 +71,7 @@ def write_tree(machine: Machine, root: str, era: KernelEra = KernelEra.CURRENT) 
     for cpu in machine.cpus:
         _write_cpu(tree, cpu, era)
         if cpu.core is not None:
-            _write_topology(tree, cpu, groups, era)
+            _write_topology(tree, cpu, machine, era)
             _write_caches(tree, cpu.id, caches.get(cpu.id, ()), era)
     _write_core_types(tree, machine)
     for node in machine.numa_nodes:
@@ -81,24 +80,6 @@ def write_tree(machine: Machine, root: str, era: KernelEra = KernelEra.CURRENT) 
     _write_pci(tree, machine)
     _write_proc(tree, machine)
     _write_cgroups(tree, machine.cgroups)
-
-
-class _Groups:
-    """Online CPUs of every socket, die and cluster."""
-
-    def __init__(self, machine: Machine) -> None:
-        self.socket = self._of(machine, lambda cpu: cpu.socket)
-        self.die = self._of(machine, lambda cpu: cpu.die)
-        self.cluster = self._of(machine, lambda cpu: cpu.cluster)
-
-    @staticmethod
-    def _of(machine: Machine, key: Callable[[Cpu], int | None]) -> Mapping[int, CpuSet]:
-        masks: dict[int, int] = {}
-        for cpu in machine.cpus:
-            index = key(cpu)
-            if index is not None:
-                masks[index] = masks.get(index, 0) | 1 << cpu.id
-        return {index: CpuSet.from_mask(mask) for index, mask in masks.items()}
 
 
 def _write_states(tree: _FileTree, machine: Machine, era: KernelEra) -> None:
@@ -124,9 +105,9 @@ def _write_cpu(tree: _FileTree, cpu: Cpu, era: KernelEra) -> None:
         tree.file(f"{place}/cpufreq/cpuinfo_max_freq", cpu.max_frequency_khz)
 
 
-def _write_topology(tree: _FileTree, cpu: Cpu, groups: _Groups, era: KernelEra) -> None:
+def _write_topology(tree: _FileTree, cpu: Cpu, machine: Machine, era: KernelEra) -> None:
     place = f"{_CPU}/cpu{cpu.id}/topology"
-    socket = groups.socket.get(-1 if cpu.socket is None else cpu.socket, cpu.siblings)
+    socket = cpu.siblings if cpu.socket is None else machine.sockets[cpu.socket]
     tree.file(f"{place}/core_id", _id(cpu.raw_core))
     tree.file(f"{place}/physical_package_id", _id(cpu.raw_socket))
     if era is KernelEra.OLD:
@@ -142,10 +123,10 @@ def _write_topology(tree: _FileTree, cpu: Cpu, groups: _Groups, era: KernelEra) 
         tree.both(cpus, f"{place}/{name}", f"{place}/{name}_list")
     if cpu.die is not None:
         tree.file(f"{place}/die_id", _id(cpu.raw_die))
-        tree.both(groups.die[cpu.die], f"{place}/die_cpus", f"{place}/die_cpus_list")
+        tree.both(machine.dies[cpu.die], f"{place}/die_cpus", f"{place}/die_cpus_list")
     if cpu.cluster is not None:
         tree.file(f"{place}/cluster_id", _id(cpu.raw_cluster))
-        cluster = groups.cluster[cpu.cluster]
+        cluster = machine.clusters[cpu.cluster]
         tree.both(cluster, f"{place}/cluster_cpus", f"{place}/cluster_cpus_list")
 
 

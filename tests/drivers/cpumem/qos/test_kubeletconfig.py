@@ -297,10 +297,10 @@ def test_a_directory_has_a_largest_size(
 
 def links(directory: str) -> Iterator[tuple[str, str]]:
     """Each way in which a drop-in is no file, and what is said of it."""
-    yield "/nowhere", "no file, or gone"
-    yield directory, "no file, or gone"
+    yield "/nowhere", "not a file, or removed"
+    yield directory, "not a file, or removed"
     yield "one.conf", "cannot be read: "
-    yield "/dev/zero", "no file, or gone"
+    yield "/dev/zero", "not a file, or removed"
 
 
 @pytest.mark.parametrize("which", range(4))

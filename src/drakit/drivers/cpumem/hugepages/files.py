@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Protocol
 
 from drakit.drivers.cpumem.hugepages.settings import PoolKey
 from drakit.machine.model import HugepagePool
@@ -12,24 +11,8 @@ _NODES = "sys/devices/system/node"
 _MACHINE = "sys/kernel/mm/hugepages"
 
 
-class PoolFiles(Protocol):
-    """The files of pools; every call may raise ``OSError``."""
-
-    def read(self, key: PoolKey) -> HugepagePool:
-        """The current pool."""
-        ...
-
-    def write(self, key: PoolKey, pages: int) -> None:
-        """Request *pages*; the kernel allocates what it can and reports no error for less."""
-        ...
-
-    def compact(self, node: int) -> None:
-        """Compact memory, so that more hugepages can be allocated."""
-        ...
-
-
 class SysfsPools:
-    """The pools of the machine whose ``sys`` and ``proc`` are below *root*."""
+    """The pools of the machine whose ``sys`` and ``proc`` are below *root*. Methods raise ``OSError``."""
 
     def __init__(self, root: str = "/") -> None:
         self._root = root
@@ -43,7 +26,7 @@ class SysfsPools:
         return HugepagePool(key.size, total, min(free, total), min(surplus, total))
 
     def write(self, key: PoolKey, pages: int) -> None:
-        """Set ``nr_hugepages``. Blocks while the kernel reclaims; it stops at the first failure."""
+        """Request *pages*. Blocks while the kernel reclaims; it allocates what it can, without error."""
         _write(f"{self._place(key)}/nr_hugepages", str(pages))
 
     def compact(self, node: int) -> None:

@@ -14,8 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import msgspec
-
 from drakit.core.objects import Struct
 from drakit.machine.model import HugepagePool
 
@@ -74,11 +72,6 @@ def _less(pages: int, taken: int) -> tuple[int, int]:
     """*pages* minus *taken* (which may be negative), not below 0; and the rest that could not be taken."""
     rest = pages - taken
     return max(0, rest), max(0, -rest)
-
-
-def begun(own: OwnPages, aim: int, purpose: Purpose) -> OwnPages:
-    """*own* with a change to the size *aim* announced."""
-    return msgspec.structs.replace(own, aim=aim, purpose=purpose)
 
 
 @dataclass(frozen=True, slots=True)

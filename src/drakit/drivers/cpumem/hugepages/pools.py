@@ -15,7 +15,7 @@ from typing import Final
 from drakit.core import atomicfile
 from drakit.core.filelock import FileLock
 from drakit.core.log import get_logger
-from drakit.drivers.cpumem.hugepages.files import PoolFiles
+from drakit.drivers.cpumem.hugepages.files import SysfsPools
 from drakit.drivers.cpumem.hugepages.plan import (
     Demand,
     Purpose,
@@ -108,7 +108,7 @@ class HugepagePools:
         self,
         settings: HugepageSettings,
         machine: Machine,
-        files: PoolFiles,
+        files: SysfsPools,
         record: PoolRecord,
         *,
         withheld: Withheld = nothing_withheld,

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from drakit.core.log import get_logger
-from drakit.drivers.cpumem.hugepages.files import PoolFiles
-from drakit.drivers.cpumem.hugepages.plan import OwnPages, Purpose, begun, persistent, reconciled
+from drakit.drivers.cpumem.hugepages.files import SysfsPools
+from drakit.drivers.cpumem.hugepages.plan import OwnPages, Purpose, persistent, reconciled
 from drakit.drivers.cpumem.hugepages.record import PoolRecord, RecordedPages
 from drakit.drivers.cpumem.hugepages.settings import PoolKey
 from drakit.machine.model import HugepagePool
@@ -35,7 +37,7 @@ class Resizer:
 
     def __init__(
         self,
-        files: PoolFiles,
+        files: SysfsPools,
         record: PoolRecord,
         clock: Callable[[], float],
         limits: ResizeLimits,
@@ -79,7 +81,7 @@ class Resizer:
         before = persistent(pool)
         if target == before:
             return pool
-        self.own[key] = begun(own, target, purpose)
+        self.own[key] = msgspec.structs.replace(own, aim=target, purpose=purpose)
         self._save()
         try:
             pool = self._write(key, target)
