@@ -22,7 +22,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 
-from drakit.core.objects import AllocationResult, ResourceSlice, from_builtins
+from drakit.core.objects import DeviceRequestAllocationResult, ResourceSlice, from_builtins
 from drakit.core.quantity import Quantity
 from drakit.testing.node import SimulatedNode
 from drakit.testing.synthetic import build
@@ -123,7 +123,7 @@ async def at_rest(pid: int, readings: Readings, when: str) -> None:
         readings.note(f"{when}{key}", value)
 
 
-def free_devices(node: SimulatedNode, name: str) -> list[AllocationResult]:
+def free_devices(node: SimulatedNode, name: str) -> list[DeviceRequestAllocationResult]:
     """One result per claim that can be allocated: devices, or single units of shared ones."""
     results = []
     for document in node.api.objects("resourceslices", fields=f"spec.driver={name}"):
@@ -136,7 +136,7 @@ def free_devices(node: SimulatedNode, name: str) -> list[AllocationResult]:
                 shares = max(1, min(c.value.ceil() for c in device.capacity.values()) - 2)
             for share in range(shares):
                 results.append(
-                    AllocationResult(
+                    DeviceRequestAllocationResult(
                         request="r", driver=name, pool=spec.pool.name, device=device.name,
                         share_id=f"share-{share}" if consumed else None, consumed_capacity=consumed,
                     )

@@ -17,9 +17,15 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from drakit.core.cpuset import CpuSet
-from drakit.core.objects import AllocationResult, ResourceClaim, from_builtins, to_builtins
+from drakit.core.objects import (
+    DeviceRequestAllocationResult,
+    ResourceClaim,
+    from_builtins,
+    to_builtins,
+)
 from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.driver import cpu_driver
 from drakit.kit.claims import cdi_names as names
@@ -27,7 +33,7 @@ from drakit.kit.claims.cdi_specs import ClaimSpecs
 from drakit.kit.claims.checkpoint import Checkpoint
 from drakit.kit.claims.metadata import MetadataFiles
 from drakit.kit.claims.preparer import Preparer
-from drakit.kit.driver import Driver, PreparedClaim, PreparedClaims, PreparedDevice
+from drakit.kit.driver import Driver, Offer, PreparedClaim, PreparedClaims, PreparedDevice
 from drakit.kit.runtime.enforcer import Enforcer
 from drakit.testing.node import SimulatedNode
 from drakit.testing.plugins import ConnectedPlugins
@@ -85,10 +91,10 @@ def node(
                 namespace="d",
                 name=f"c{number}",
                 consumers=(uid,),
-                prepared_devices=(prepared,),
+                devices=(prepared,),
             )
             entries.append(entry)
-            (part,) = names.parts_of(entry)
+            (part,) = names.requests_of(entry)
             env = (f"{names.marker_variable(part)}={KIND}",)
             devices = (names.qualified_name(KIND, part),) if cdi else ()
         containers.append(
@@ -123,7 +129,7 @@ def events(driver: Driver, count: int, claims: int, *, cdi: bool) -> None:
             uid=claim_uid(claims),
             namespace="d",
             name="extra",
-            prepared_devices=(
+            devices=(
                 PreparedDevice(
                     request="r", pool="n", device="x", exclusive={"cpu": CpuSet([1020])}
                 ),
@@ -144,7 +150,7 @@ class Claims:
 
     async def get(self, namespace: str, name: str) -> ResourceClaim:
         number = int(name[1:])
-        result = AllocationResult(
+        result = DeviceRequestAllocationResult(
             request="r", driver="dra.cpu", pool="node-1", device=f"cpudev{number:03d}"
         )
         document = {
@@ -154,15 +160,34 @@ class Claims:
         return from_builtins(document, ResourceClaim)
 
 
+@dataclass
+class ReadyNode:
+    """The rest of a driver as the preparer needs it; does nothing."""
+
+    driver: Driver
+    offer: Offer
+    not_ready: str | None = None
+
+    def user_of(self, uid: str) -> str | None:
+        return None
+
+    async def provision(self, claim: PreparedClaim, prepared_claims: PreparedClaims) -> None:
+        pass
+
+    def claims_changed(self, prepared_claims: PreparedClaims, *, update_containers: bool) -> None:
+        pass
+
+    async def evict_others(self, claim: PreparedClaim) -> None:
+        pass
+
+
 async def prepares(driver: Driver) -> None:
     """The cost of prepare, on a file system in memory: what a sync costs there is nothing."""
-    offer = driver.offer().named("node-1")
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         checkpoint = Checkpoint(f"{directory}/claims", boot="b")
         checkpoint.load()
         preparer = Preparer(
-            driver=lambda: driver,
-            offer=lambda: offer,
+            ReadyNode(driver, driver.offer().named("node-1")),
             checkpoint=checkpoint,
             source=Claims(),
             cdi=ClaimSpecs(f"{directory}/cdi", KIND),
@@ -188,7 +213,9 @@ async def pushes(count: int, delay: float) -> None:
 
     ConnectedPlugins._unsolicited = slow  # type: ignore[method-assign]
     machine = build(sockets=1, cores=4, threads=2)
-    result = AllocationResult(request="r", driver="dra.cpu", pool="node-1", device="cpudev002")
+    result = DeviceRequestAllocationResult(
+        request="r", driver="dra.cpu", pool="node-1", device="cpudev002"
+    )
     try:
         with tempfile.TemporaryDirectory(prefix="dk") as directory:
             async with SimulatedNode(directory, online_cpus="0-7") as simulated:

@@ -1,18 +1,23 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
+import drakit.scheduler
 from drakit.core.kubernetes_releases import (
     GATED_FIELDS,
     LATEST,
     RELEASES,
+    CelEnvironment,
     KubernetesRelease,
     SchedulerBehavior,
     SliceLimits,
 )
+from drakit.scheduler.cel.checker.declarations import functions
 
 ROWS = pytest.mark.parametrize("row", RELEASES.values(), ids=lambda row: row.name)
 
@@ -28,6 +33,9 @@ def test_every_row_is_complete(row: KubernetesRelease) -> None:
                 assert isinstance(value, bool), field.name
             else:
                 assert value is None or (type(value) is int and value > 0), field.name
+    assert type(row.cel) is CelEnvironment
+    # New objects are checked against the previous minor, which cannot know more functions.
+    assert row.cel.missing <= row.cel.rejected <= frozenset(functions())
     assert all(isinstance(default, bool) for default in row.gates.values())
     assert row.enables("DRAResourceClaimDeviceStatus")
     assert not row.enables("NoSuchGate")
@@ -37,6 +45,24 @@ def test_releases_ascend_without_a_gap() -> None:
     minors = [row.minor for row in RELEASES.values()]
     assert minors == list(range(34, 39))
     assert LATEST.name in RELEASES
+
+
+def test_a_cel_function_is_accepted_in_new_objects_one_release_after_the_scheduler_has_it() -> None:
+    for older, newer in pairwise(RELEASES.values()):
+        assert newer.cel.missing <= older.cel.missing
+        if newer.minor <= LATEST.minor:  # later rows repeat the latest until they can be tested
+            assert newer.cel.rejected == older.cel.missing
+
+
+def test_every_gate_that_the_scheduler_asks_for_exists() -> None:
+    package = Path(drakit.scheduler.__file__).parent
+    asked = {
+        gate
+        for file in package.rglob("*.py")
+        for gate in re.findall(r'enables\("(\w+)"\)', file.read_text(encoding="utf-8"))
+    }
+    assert len(asked) >= 5
+    assert asked <= set(LATEST.gates)
 
 
 def test_a_gate_is_never_forgotten_or_turned_off_again() -> None:

@@ -25,10 +25,10 @@ from drakit.core.objects import (
     Node,
     ObjectMeta,
     OwnerReference,
-    Pool,
     RequestPolicy,
     ResourceClaim,
     ResourceClaimTemplate,
+    ResourcePool,
     ResourceSlice,
     ResourceSliceSpec,
     Taint,
@@ -91,7 +91,7 @@ SLICES = st.builds(
     spec=st.builds(
         ResourceSliceSpec,
         driver=NAMES,
-        pool=st.builds(Pool, name=NAMES, generation=st.integers(0, 9)),
+        pool=st.builds(ResourcePool, name=NAMES, generation=st.integers(0, 9)),
         node_name=st.none() | NAMES,
         devices=st.lists(DEVICES, max_size=3).map(tuple),
         shared_counters=st.lists(

@@ -18,7 +18,7 @@ from typing import Any
 
 from drakit.cluster.claim_file import read_claims
 from drakit.cluster.manifests import read
-from drakit.core.objects import AllocationResult, ResourceClaim
+from drakit.core.objects import DeviceRequestAllocationResult, ResourceClaim
 from drakit.core.pods import Pod
 from drakit.drivers.cpumem.classes import combined_classes, split_classes
 from drakit.drivers.cpumem.discovery import Discovery
@@ -93,6 +93,7 @@ async def running(path: Path, kubelet_config: str = "", **settings: Any) -> Asyn
             Path(node.kubelet_root, "config.yaml").write_text(kubelet_config)
             discovery = Discovery()
             reconciler = discovery.reconciler(config, NODE_NAME)
+            await reconciler.establish(PreparedClaims())
 
             def discover() -> Driver:
                 return discovery(config, NODE_NAME)
@@ -145,7 +146,7 @@ def _allocate(node: SimulatedNode, pod: Pod, allocation: ClaimAllocation) -> Non
     """Write into the API double what kube-scheduler would."""
     claim = allocation.claim
     results = [
-        AllocationResult(
+        DeviceRequestAllocationResult(
             request=str(pick.request),
             driver=pick.device.driver,
             pool=pick.device.pool,

@@ -99,8 +99,8 @@ def test_explicit_cpuset_is_taken_literally(tmp_path: Path) -> None:
 
 def test_two_requests_lie_on_two_nodes(tmp_path: Path) -> None:
     (entry,) = entries("two-requests", tmp_path)
-    sides = [MACHINE.nodes_of(prepared.exclusive["cpu"]) for prepared in entry.prepared_devices]
-    assert {prepared.request for prepared in entry.prepared_devices} == {"left", "right"}
+    sides = [MACHINE.nodes_of(prepared.exclusive["cpu"]) for prepared in entry.devices]
+    assert {prepared.request for prepared in entry.devices} == {"left", "right"}
     assert sides[0].isdisjoint(sides[1])
 
 

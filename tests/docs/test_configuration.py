@@ -1,4 +1,4 @@
-"""docs/configuration.md and docs/troubleshooting.md say what the code has: no more, no less."""
+"""docs/configuration.md and docs/troubleshooting.md list exactly what the code has."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SETTINGS = settings_of(CpuConfig, PROGRAM.prefix)
 SOURCES = REPOSITORY / "src/drakit"
 
 
-def spelt(one: Setting) -> str:
+def formatted(one: Setting) -> str:
     default = one.default
     if default == "":
         return "empty"
@@ -40,7 +40,7 @@ def spelt(one: Setting) -> str:
 def test_every_setting_is_listed_with_its_flags_default_and_meaning() -> None:
     listed = {row[0]: row[1:] for row in rows(CONFIGURATION, "key", "flag", "default", "meaning")}
     expected = {
-        f"`{one.key}`": [" ".join(f"`{flag}`" for flag in one.flags), spelt(one), one.help]
+        f"`{one.key}`": [" ".join(f"`{flag}`" for flag in one.flags), formatted(one), one.help]
         for one in SETTINGS
     }
     assert listed == expected
@@ -67,7 +67,7 @@ def test_the_example_file_is_a_configuration(tmp_path: Path) -> None:
 
 
 def gauge_names() -> Iterator[str]:
-    """Gauges are made at scrape time: their names are literals in the source."""
+    """Gauges are created at scrape time: their names are literals in the source."""
     for path in [*(SOURCES / "kit").rglob("*.py"), SOURCES / "drivers/cpu/gauges.py"]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Gauge":
@@ -107,16 +107,16 @@ def test_no_page_invents_a_metric(page: Path) -> None:
     assert named <= {*metrics(), *gauge_names(), "dra_cpu_"}
 
 
-def test_the_health_pages_exist() -> None:
+def test_the_health_endpoints_exist() -> None:
     routes = set(re.findall(r'"(/[a-z]+)": lambda', (SOURCES / "kit/host.py").read_text("utf-8")))
-    assert {codes(row[0])[0] for row in rows(CONFIGURATION, "page", "200 when")} == routes
+    assert {codes(row[0])[0] for row in rows(CONFIGURATION, "endpoint", "200 when")} == routes
 
 
 # -- troubleshooting ---------------------------------------------------------------------------------
 
 
 def reasons() -> set[str]:
-    """Every word that the drivers of CPUs and memory and the kit give as reason of a rejection."""
+    """The reason labels of rejections in the kit and in the CPU and memory drivers."""
     found = set()
     for path in rejecting_sources():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -158,7 +158,7 @@ def test_the_fields_of_a_report_are_listed(tmp_path: Path) -> None:
         state_dir=str(tmp_path),
     )
     document = report(DriverSettings(PROGRAM, config, {}, "node"))
-    table = rows(TROUBLE, "field", "what")
+    table = rows(TROUBLE, "field", "content")
     assert {code for row in table for code in codes(row[0])} == set(document)
     for row in table:
         (name, *others), inner = codes(row[0]), codes(row[1])
@@ -171,7 +171,7 @@ def words(text: str) -> str:
 
 
 def test_quoted_errors_are_the_code_s_own() -> None:
-    """Texts of ours in the table of events stand in the source in just these words."""
+    """The messages quoted in the tables of events are those of the source."""
     source = words(
         "".join(
             re.sub(r'"\s*\n\s*f?"', "", path.read_text(encoding="utf-8"))

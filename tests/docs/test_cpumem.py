@@ -47,7 +47,7 @@ from drakit.testing.synthetic import build
 from drakit.testing.sysfs_writer import write_tree
 from tests.deploy.simulated import MACHINE, running
 from tests.docs.pages import DOCS, REPOSITORY, blocks, codes, rows, text_of
-from tests.docs.test_configuration import spelt
+from tests.docs.test_configuration import formatted
 from tests.drivers.cpumem.hugepages.kernel import FakeKernel, KernelPool
 
 CONFIGURATION = text_of("docs/configuration-cpumem.md")
@@ -61,7 +61,7 @@ SOURCES = REPOSITORY / "src/drakit"
 def test_every_setting_is_listed_with_its_flags_default_and_meaning() -> None:
     listed = {row[0]: row[1:] for row in rows(CONFIGURATION, "key", "flag", "default", "meaning")}
     expected = {
-        f"`{one.key}`": [" ".join(f"`{flag}`" for flag in one.flags), spelt(one), one.help]
+        f"`{one.key}`": [" ".join(f"`{flag}`" for flag in one.flags), formatted(one), one.help]
         for one in SETTINGS
     }
     assert listed == expected
@@ -239,9 +239,7 @@ def test_the_claims_of_the_guide_are_served(tmp_path: Path) -> None:
         classes = (*combined_classes(), *split_classes())
         node = LocalNode(guide_driver(layout=layout), str(tmp_path / layout), classes)
         (entry,) = node.assignment([fresh_claim(claim)], PreparedClaims())
-        assert {key.partition("/")[0] for g in entry.prepared_devices for key in g.amounts} == {
-            "numa0"
-        }
+        assert {key.partition("/")[0] for g in entry.devices for key in g.amounts} == {"numa0"}
         assert str(MACHINE.nodes_of(entry.exclusive("cpu"))) == "0"
 
 
@@ -346,13 +344,13 @@ def test_a_shortage_is_logged_as_the_page_shows(
     settings = HugepageSettings(pools=PageCounts.parse("0:2Mi=100"))
     machine = build(cores=1, hugepages=[HugepagePool(key.size, 0, 0)])
     record = PoolRecord(str(tmp_path), "boot")
-    pools.HugepagePools(settings, machine, kernel, record).establish()
+    pools.HugepagePools(settings, machine, kernel, record).set_static_sizes()
     (shown,) = [r for r in caplog.records if r.levelname == "WARNING"]
     assert f"WARNING {shown.getMessage()}" in text_of("docs/hugepages.md").splitlines()
 
 
-def test_the_limits_in_the_pages_are_those_of_the_code() -> None:
-    assert (host._TEND_SECONDS, reconciler._CHURN_SECONDS) == (10, 120)
+def test_the_patience_that_the_pages_tell_is_the_code_s() -> None:
+    assert (host._RECONCILE_SECONDS, reconciler._CHURN_SECONDS) == (10, 120)
     assert "every ten seconds" in QOS
     assert "up to two minutes after pods came or went" in QOS
     assert writer.RepairLimits().repairs == 5

@@ -84,9 +84,9 @@ def test_the_image_is_the_one_the_chart_starts() -> None:
         assert f"docker.io/library/{name}" in page
 
 
-def test_what_was_tried_is_what_the_test_bed_pins() -> None:
+def test_the_tested_platforms_are_the_pinned_versions() -> None:
     pins = tomllib.loads(text_of("tests/e2e/versions.toml"))
-    tried, _, rest = INSTALL.partition("## What was tried")[2].partition("**Not tried**")
+    tried, _, rest = INSTALL.partition("## Tested platforms")[2].partition("**Not tested**")
     for part in ("kubernetes", "containerd"):
         default, *others = pins[part]["choices"]
         assert default == pins[part]["default"]
@@ -96,7 +96,7 @@ def test_what_was_tried_is_what_the_test_bed_pins() -> None:
 
 
 def test_the_rights_listed_are_those_of_the_chart() -> None:
-    role = text_of("deploy/helm/dra-driver-cpu/templates/rbac.yaml")
+    role = text_of("deploy/helm/drakit-library/templates/_rbac.tpl")
     rules = re.findall(r"resources: \[(\w+)\]\n    verbs: \[([^\]]*)\]", role)
     listed = "; ".join(f"{verbs} {resource}" for resource, verbs in rules)
     assert listed in INSTALL
@@ -109,9 +109,9 @@ def test_migrating_names_settings_and_policies_that_exist() -> None:
     values = set(yaml.safe_load(text_of("deploy/helm/dra-driver-cpu/values.yaml")))
     missing = {"resource", "matchAttribute", "distinctAttribute", "firstAvailable"}  # Kubernetes'
     table = [
-        *rows(MIGRATING, "CPU manager", "here"),
-        *rows(MIGRATING, "memory manager, topology manager", "here"),
-        *rows(MIGRATING, "there", "here"),
+        *rows(MIGRATING, "CPU manager", "drakit"),
+        *rows(MIGRATING, "memory manager, topology manager", "drakit"),
+        *rows(MIGRATING, "Go driver", "drakit"),
     ]
     assert len(table) > 25
     for row in table:

@@ -65,7 +65,8 @@ def test_the_text_is_plain_english() -> None:
         if path.is_symlink():
             continue
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            found += [f"{name}:{number}: {match[0]}" for match in _WORDS.finditer(line)]
+            text = re.sub(r"`[^`]*`", "", line) if name.endswith(".md") else line  # keys, messages
+            found += [f"{name}:{number}: {match[0]}" for match in _WORDS.finditer(text)]
     assert not found, "\n".join(found)
 
 

@@ -18,7 +18,7 @@ from drakit.drivers.cpu.program import PROGRAM as CPU
 from drakit.drivers.cpumem.program import PROGRAM as CPUMEM
 from drakit.drivers.models.cpu_policy import wish
 from drakit.kit.config.settings import add_flags, settings_of
-from drakit.kit.driver import Config
+from drakit.kit.driver import OpaqueConfig
 from drakit.kit.program import Program, _parser
 from drakit.scheduler.lint import Published, lint_claim
 from tests.docs.pages import (
@@ -157,7 +157,7 @@ def check_yaml(document: Any, page: str) -> None:
         if claim.requests:
             assert not list(lint_claim(claim, Published((), ())))
         for entry in document.get("config", ()):
-            wish([Config(parameters=entry["opaque"]["parameters"], source="FromClaim")])
+            wish([OpaqueConfig(parameters=entry["opaque"]["parameters"], source="FromClaim")])
     elif "driverConfig" not in document and set(document) <= CHART_VALUES:
         return
     else:

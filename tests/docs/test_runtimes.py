@@ -21,6 +21,6 @@ def test_every_release_of_the_table_is_listed_as_it_is() -> None:
             word[Features.of(row.nri).unsolicited_updates],
             row.evidence,
         ]
-        for name, table in RUNTIMES.items()
-        for row in table
+        for name, runtime in RUNTIMES.items()
+        for row in runtime.releases
     ]

@@ -32,7 +32,7 @@ from drakit.wire.kube import (
     UnauthorizedError,
 )
 from drakit.wire.kube.access.credentials import Certificate, Credential, Fixed
-from drakit.wire.kube.access.tls import AuthorityFile
+from drakit.wire.kube.access.tls import Trust
 from tests.e2e.bed.host import Ability
 from tests.e2e.bed.kubernetes import ApiError
 from tests.e2e.bed.oracle import Oracle
@@ -62,7 +62,7 @@ def real(oracle: Oracle) -> ClusterAccess:
     return ClusterAccess(
         Endpoint.parse(oracle.url),
         Fixed(Credential(certificate=certificate)),
-        AuthorityFile(str(oracle.ca)),
+        Trust(file=str(oracle.ca)),
     )
 
 

@@ -17,7 +17,8 @@ import msgspec
 import pytest
 from grpclib.exceptions import GRPCError
 
-from drakit.wire.nri import connection as conversation
+from drakit.wire.nri import connection
+from drakit.wire.nri.event_table import HANDLED_EVENTS
 from drakit.wire.nri.handler import ContainerRejectedError, Handler
 from drakit.wire.nri.values import (
     Adjustment,
@@ -27,14 +28,12 @@ from drakit.wire.nri.values import (
     Resources,
     State,
 )
-from drakit.wire.nri.versions import PINNING_EVENTS, Event
 from tests.e2e.bed.cri import Cri, cri_of, cri_of_second_client
 from tests.e2e.bed.node import Node
 from tests.e2e.bed.pins import Pins
 from tests.e2e.test_node_nri import Pinner, Station, cpus, wait_until
 
 ALL = frozenset(range(8))
-POD_EVENTS = frozenset({Event.RUN_POD_SANDBOX, Event.STOP_POD_SANDBOX, Event.REMOVE_POD_SANDBOX})
 _SPEC = {
     "cdiVersion": "0.6.0",
     "kind": "fakes.test/thing",
@@ -138,7 +137,7 @@ def pinner() -> Observer:
 @pytest.fixture
 def station(runtime: Node, pinner: Observer) -> Iterator[Station]:
     """Our plugin, synchronized, with the events of pods as well."""
-    with connected(runtime, pinner, events=PINNING_EVENTS | POD_EVENTS) as made:
+    with connected(runtime, pinner, events=HANDLED_EVENTS) as made:
         wait_until("our plugin is synchronized", lambda: pinner.synchronized, runtime)
         yield made
 
@@ -349,7 +348,7 @@ def test_a_registration_that_the_runtime_rejects(
     if wrong == "name":
         changes["name"] = "an other"
     if wrong == "events":
-        monkeypatch.setattr(conversation, "event_mask", lambda *_: 1 << 20)
+        monkeypatch.setattr(connection, "event_mask", lambda *_: 1 << 20)
     other = Observer()
     with connected(runtime, other, **changes):
         wait_until("its rejection", lambda: other.ends, runtime)

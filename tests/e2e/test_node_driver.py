@@ -57,7 +57,7 @@ def a_claim_is_kept_while_a_container_runs_on_it(node: DrivenNode) -> None:
     try:
         node.unprepare(claim)  # as the kubelet does once a minute for pods deleted by force
     except ClaimRejectedError as rejection:
-        assert "still used by" in str(rejection)
+        assert "still in use by" in str(rejection)
     assert not node.soon(lambda: bool(node.cpus(sharer) & {2, 3}), limit=3), (
         "others run on its CPUs"
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import drakit
-from drakit.core.objects import AllocationResult
+from drakit.core.objects import DeviceRequestAllocationResult
 from drakit.core.quantity import Quantity
 from drakit.machine.model import HugepagePool, Machine
 from drakit.testing.node import RunningPod, SimulatedNode
@@ -47,13 +47,13 @@ class Kind:
     module: str
     devices: tuple[str, ...]
 
-    def result(self, device: int, cpus: int) -> AllocationResult:
+    def result(self, device: int, cpus: int) -> DeviceRequestAllocationResult:
         """What the scheduler would have allocated on the n-th device."""
         name = self.devices[device % len(self.devices)]
         amounts = {"cpu": str(cpus)}
         if self.name == "dra.cpumem":
             amounts |= {"memory": "64Mi", "hugepages2Mi": "4Mi"}
-        return AllocationResult(
+        return DeviceRequestAllocationResult(
             request="r",
             driver=self.name,
             pool="node-1",

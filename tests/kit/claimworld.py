@@ -10,19 +10,19 @@ from drakit.core import atomicfile
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import (
     AllocatedConfiguration,
-    Allocation,
     AllocationResult,
     ConsumerReference,
     Device,
-    DeviceAllocation,
+    DeviceAllocationResult,
+    DeviceRequestAllocationResult,
     ObjectMeta,
     OpaqueConfiguration,
     ResourceClaim,
     ResourceClaimStatus,
     int_attribute,
 )
-from drakit.kit.claims.cdi_names import Part, qualified_name
-from drakit.kit.claims.preparer import ClaimSourceError
+from drakit.kit.claims.cdi_names import ClaimRequest, qualified_name
+from drakit.kit.claims.resource_claims import ClaimSourceError
 from drakit.kit.driver import Assignment, Offer, PoolOffer, PreparedDevice, RejectedError
 
 DRIVER = "numbers.example.com"
@@ -36,6 +36,7 @@ class NumberDriver:
     numbers: int = 8
     name: str = DRIVER
     cdi_kind: str = "example.com/number"
+    cpuset_kinds: frozenset[str] = frozenset()
 
     def offer(self):
         devices = (Device(name="numbers", allow_multiple_allocations=True),)
@@ -44,7 +45,7 @@ class NumberDriver:
     def assign(self, claim, prepared_claims):
         free = CpuSet(range(self.numbers)) - prepared_claims.exclusive("number")
         prepared_devices = []
-        for allocated in claim.allocated_devices:
+        for allocated in claim.devices:
             if not free:
                 raise RejectedError("no number is free", reason="capacity")
             number = min(free)
@@ -78,12 +79,12 @@ class FileCdi:
     def write(self, entry, mounts):
         atomicfile.ensure_directory(self.directory)
         ids = {
-            g.request: qualified_name(self.kind, Part(entry.uid, g.request))
-            for g in entry.prepared_devices
+            g.request: qualified_name(self.kind, ClaimRequest(entry.uid, g.request))
+            for g in entry.devices
         }
         content = {
             "ids": ids,
-            "env": [dict(g.env) for g in entry.prepared_devices],
+            "env": [dict(g.env) for g in entry.devices],
             "mounts": {request: mount.host_path for request, mount in mounts.items()},
         }
         data = json.dumps(content, sort_keys=True).encode()
@@ -114,6 +115,38 @@ class FileCdi:
             return json.load(file)
 
 
+class FakeNode:
+    """The rest of a driver that :class:`~drakit.kit.claims.preparer.Preparer` needs, always ready."""
+
+    def __init__(self, driver, changes=None, not_ready=lambda: None, provision=None):
+        self.driver = driver
+        self._changes = changes
+        self._not_ready = not_ready
+        self._provision = provision
+
+    @property
+    def offer(self):
+        return self.driver.offer()
+
+    @property
+    def not_ready(self):
+        return self._not_ready()
+
+    def user_of(self, uid):
+        return None
+
+    async def provision(self, claim, prepared_claims):
+        if self._provision is not None:
+            await self._provision(claim, prepared_claims)
+
+    def claims_changed(self, prepared_claims, *, update_containers):
+        if self._changes is not None:
+            self._changes.append(set(prepared_claims.entries))
+
+    async def evict_others(self, claim):
+        pass
+
+
 @dataclass
 class Claims:
     """The API server, as far as claims go."""
@@ -133,7 +166,7 @@ class Claims:
 
 def result(request="req", device="numbers", share="share", **more):
     options = {"driver": DRIVER, "pool": NODE, "share_id": share, **more}
-    return AllocationResult(request=request, device=device, **options)
+    return DeviceRequestAllocationResult(request=request, device=device, **options)
 
 
 def config(parameters, requests=(), source="FromClaim", driver=DRIVER):
@@ -153,7 +186,9 @@ def resource_claim(
     return ResourceClaim(
         metadata=ObjectMeta(name=name, namespace="default", uid=uid, annotations=annotations or {}),
         status=ResourceClaimStatus(
-            allocation=Allocation(devices=DeviceAllocation(results=results, config=configs)),
+            allocation=AllocationResult(
+                devices=DeviceAllocationResult(results=results, config=configs)
+            ),
             reserved_for=tuple(
                 ConsumerReference(resource="pods", name=pod, uid=pod) for pod in pods
             ),

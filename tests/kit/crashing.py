@@ -21,7 +21,7 @@ from drakit.kit.claims.metadata import MetadataFiles
 from drakit.kit.claims.preparer import Preparer
 from drakit.wire.cdi.spec import decode_spec
 from drakit.wire.kubelet import ClaimRef
-from tests.kit.claimworld import DRIVER, Claims, NumberDriver, resource_claim, result
+from tests.kit.claimworld import DRIVER, Claims, FakeNode, NumberDriver, resource_claim, result
 
 DIED = 7
 
@@ -39,8 +39,7 @@ class Node:
         self.metadata = MetadataFiles(os.path.join(root, "plugin"), DRIVER)
         driver = NumberDriver()
         self.preparer = Preparer(
-            driver=lambda: driver,
-            offer=driver.offer,
+            FakeNode(driver),
             checkpoint=self.checkpoint,
             source=self.claims,
             cdi=ClaimSpecs(os.path.join(root, "cdi"), driver.cdi_kind),
@@ -225,11 +224,7 @@ def consistent(node, when):
         problems.append(f"CDI specs of {set(specs)}, checkpoint of {set(entries)}")
     for uid in set(specs) & set(entries):
         env = {e for device in specs[uid].devices for e in device.container_edits.env}
-        granted = {
-            f"{k}={v}"
-            for prepared in entries[uid].prepared_devices
-            for k, v in prepared.env.items()
-        }
+        granted = {f"{k}={v}" for prepared in entries[uid].devices for k, v in prepared.env.items()}
         if not granted <= env:
             problems.append(f"the CDI spec of {uid} does not match the checkpoint")
     wanted = {

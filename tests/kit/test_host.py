@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from drakit.core.cpuset import CpuSet
-from drakit.core.objects import AllocationResult, Device
+from drakit.core.objects import Device, DeviceRequestAllocationResult
 from drakit.kit.config.options import HostOptions
 from drakit.kit.driver import (
     Assignment,
     Claim,
-    Container,
+    ContainerView,
     DesiredResources,
     Offer,
     PoolOffer,
@@ -47,13 +47,14 @@ class Pairs:
     count: int = 4
     name: str = "pairs.example.org"
     cdi_kind: str = "example.org/pair"
+    cpuset_kinds: frozenset[str] = frozenset({"cpu"})
 
     def offer(self) -> Offer:
         return Offer((PoolOffer(tuple(Device(name=f"pair-{n}") for n in range(self.count))),))
 
     def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
         prepared_devices = []
-        for one in claim.allocated_devices:
+        for one in claim.devices:
             number = int(one.device.removeprefix("pair-"))
             if number >= self.count:
                 raise RejectedError(f"no {one.device} here", reason="unknown-device")
@@ -69,15 +70,15 @@ class Pairs:
             )
         return Assignment(tuple(prepared_devices))
 
-    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
-        mine = CpuSet.union(
-            g.exclusive["cpu"] for use in container.uses for g in use.prepared_devices
-        )
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
+        mine = CpuSet.union(g.exclusive["cpu"] for use in container.uses for g in use.devices)
         return DesiredResources(cpus=mine or ALL - prepared_claims.exclusive("cpu"))
 
 
-def pair(number: int, request: str = "r") -> AllocationResult:
-    return AllocationResult(
+def pair(number: int, request: str = "r") -> DeviceRequestAllocationResult:
+    return DeviceRequestAllocationResult(
         request=request, driver="pairs.example.org", pool="node-1", device=f"pair-{number}"
     )
 
@@ -193,7 +194,7 @@ async def test_nri_may_be_off_when_configured_so() -> None:
         async with serving(node, nri="optional") as host:
             assert host.runtime.problem is None
         async with serving(node, nri="off") as host:
-            assert host.runtime.state == "off"
+            assert host.runtime.status.state == "off"
 
 
 async def test_a_restart_loses_nothing_and_corrects_what_happened_meanwhile() -> None:
@@ -220,7 +221,10 @@ async def test_two_instances_hand_over() -> None:
         second = node.host(Pairs, options)
         async with at_work(second):
             await node.kubelet.registered("pairs.example.org", instances=2)
-            assert (first.runtime.state, second.runtime.state) == ("synchronized", "standby")
+            assert (first.runtime.status.state, second.runtime.status.state) == (
+                "synchronized",
+                "standby",
+            )
             await eventually(
                 lambda: set(second.conditions().values()) == {None}, "standby is ready"
             )
@@ -230,7 +234,7 @@ async def test_two_instances_hand_over() -> None:
             assert running.containers["main"].cpus == "2-3"
             assert shared.containers["main"].cpus == "0-1,4-7"
             first.stop()
-            await eventually(lambda: second.runtime.state == "synchronized", "taken over")
+            await eventually(lambda: second.runtime.status.state == "synchronized", "taken over")
             await node.kubelet.registered("pairs.example.org", instances=1)
             await node.delete_pod(running)
             await eventually(lambda: shared.containers["main"].cpus == "0-7", "grown back")
@@ -351,7 +355,7 @@ async def test_the_toy_driver_of_the_docs_serves(tmp_path: Path) -> None:
         )
         try:
             await node.kubelet.registered("seats.example.org")
-            result = AllocationResult(
+            result = DeviceRequestAllocationResult(
                 request="r", driver="seats.example.org", pool="node-1", device="seat-2"
             )
             node.allocate("c", [result], consumers=["p"])
@@ -433,7 +437,7 @@ async def test_an_end_that_was_never_told_keeps_no_claim() -> None:
     async with world() as node, serving(node) as host:
         node.allocate("c", [pair(1)], consumers=["p"])
         running = await node.run_pod("p", {"main": ["c"]})
-        running.containers["main"].unmirror()  # the kernel knows better than the runtime told
+        running.containers["main"].remove_cgroup()  # the kernel knows better than the runtime told
         await node.kubelet.stop_pod(running.uid)
         assert len(host.checkpoint.prepared_claims) == 0
 
@@ -447,7 +451,7 @@ async def test_an_instance_that_stands_by_asks_the_kernel_who_runs_on_a_claim() 
             running = await node.run_pod("p", {"main": ["c"]})
             node.kubelet.forget_pod(running.uid)
             await node.kubelet.reconcile()  # the newest instance is asked, which stands by
-            assert second.runtime.state == "standby"
+            assert second.runtime.status.state == "standby"
             assert len(second.checkpoint.prepared_claims) == 1
             await node.runtime.stop(running.containers["main"].id)
             await node.kubelet.reconcile()
@@ -496,7 +500,7 @@ async def test_a_thousand_idle_http_clients_keep_no_claim_from_being_prepared() 
             await clients.communicate()
 
 
-@pytest.mark.parametrize("name", ["rediscover", "verify", "_mend_sockets"])
+@pytest.mark.parametrize("name", ["rediscover", "verify", "_restore_sockets"])
 async def test_a_defect_in_periodic_work_does_not_end_the_host(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -529,7 +533,7 @@ async def test_a_defect_while_containers_are_brought_in_line_does_not_end_the_ho
             await plain()
 
         monkeypatch.setattr(host.runtime, "checkpoint_changed", checkpoint_changed)
-        host._checkpoint_changed(host.checkpoint.prepared_claims)
+        host.claims_changed(host.checkpoint.prepared_claims, update_containers=True)
         await eventually(lambda: not broken, "it is tried again until it succeeds")
         await eventually(lambda: host.conditions()["tasks"] is None, "and then all is well")
         assert b'task_failures_total{task="containers"} 2.0' in host.metrics.exposition()

@@ -50,15 +50,15 @@ async def test_no_call_is_answered_before_the_runtime_is_synchronized() -> None:
             await eventually(
                 lambda: len(host.checkpoint.prepared_claims) == 1, "the checkpoint is read"
             )
-            with pytest.raises(ClaimError, match=r"cannot be unprepared now: .*tries again"):
+            with pytest.raises(ClaimError, match=r"cannot be unprepared now: .*retries"):
                 await host.preparer.unprepare(ref("a", used))
-            with pytest.raises(ClaimError, match=r"cannot be prepared now: .*tries again"):
+            with pytest.raises(ClaimError, match=r"cannot be prepared now: .*retries"):
                 await host.preparer.prepare(ref("b", wanted))
             for verb in ("assign", "release"):
                 assert host.metrics.rejections.labels(verb, "not-ready").value == 1
             await node.runtime.up()
             await eventually(lambda: host.runtime.problem is None, "synchronized")
-            with pytest.raises(ClaimError, match="still used"):
+            with pytest.raises(ClaimError, match="still in use"):
                 await host.preparer.unprepare(ref("a", used))
             with pytest.raises(ClaimError, match="held by claim default/a"):
                 await host.preparer.prepare(ref("b", wanted))
@@ -155,7 +155,7 @@ async def test_a_newer_record_is_reported_and_left_until_its_version_is_back() -
         assert "newer version" in (host.conditions()["checkpoint"] or "")
         with pytest.raises(ClaimError, match="newer version"):
             await host.preparer.prepare(ref("a", claim.metadata.uid))
-        with pytest.raises(ClaimError, match="still used by"):
+        with pytest.raises(ClaimError, match="still in use by"):
             await host.preparer.unprepare(ref("a", claim.metadata.uid))
         await node.runtime.stop(running.containers["main"].id)
         with pytest.raises(ClaimError, match="newer version"):

@@ -15,22 +15,29 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from drakit.core.cpuset import CpuSet
-from drakit.core.objects import AllocationResult, Device, Taint, Toleration, int_attribute
+from drakit.core.objects import (
+    Device,
+    DeviceRequestAllocationResult,
+    Taint,
+    Toleration,
+    int_attribute,
+)
 from drakit.kit.config.options import HostOptions
 from drakit.kit.driver import (
     Assignment,
     DesiredResources,
-    DeviceHealth,
     Offer,
     PoolOffer,
     PreparedDevice,
     RejectedError,
+    UnhealthyDevice,
 )
 from drakit.testing.kubelet import (
     QUICK,
@@ -57,6 +64,7 @@ class Seats:
 
     name: str = NAME
     cdi_kind: str = KIND
+    cpuset_kinds: ClassVar[frozenset[str]] = frozenset({"cpu"})
     closed: CpuSet = CpuSet()
     broken: CpuSet = CpuSet()
 
@@ -64,12 +72,12 @@ class Seats:
         devices = tuple(
             Device(name=f"seat-{n}", taints=(TAINT,) if n in self.broken else ()) for n in range(4)
         )
-        health = tuple(DeviceHealth(None, f"seat-{n}", False, "wobbles") for n in self.broken)
-        return Offer((PoolOffer(devices),), may_taint=True, health=health)
+        health = tuple(UnhealthyDevice(f"seat-{n}", "wobbles") for n in self.broken)
+        return Offer((PoolOffer(devices),), may_taint=True, unhealthy=health)
 
     def assign(self, claim, prepared_claims):
         prepared_devices = []
-        for one in claim.allocated_devices:
+        for one in claim.devices:
             number = int(one.device.removeprefix("seat-"))
             if number in self.closed:
                 raise RejectedError(f"{one.device} is closed", reason="policy")
@@ -91,7 +99,7 @@ class Seats:
 
 
 def seat(number, request="r", driver=NAME, **more):
-    return AllocationResult(
+    return DeviceRequestAllocationResult(
         request=request, driver=driver, pool="node-1", device=f"seat-{number}", **more
     )
 
@@ -457,7 +465,7 @@ async def test_one_bad_claim_does_not_fail_the_others_of_a_pod():
 async def test_two_plugins_of_which_one_fails():
     other = "other.example.org"
     async with a_node() as node, serving(node) as driver:
-        broken = Seats(other, "example.org/other", CpuSet([2]))
+        broken = Seats(other, "example.org/other", closed=CpuSet([2]))
         async with serving(node, broken, nri="off") as failing:
             node.allocate("claim", [seat(1), seat(2, driver=other)], consumers=["pod"])
             with pytest.raises(PrepareError, match="seat-2 is closed"):

@@ -20,7 +20,7 @@ from drakit.kit.claims.metadata import MetadataFiles
 from drakit.kit.claims.preparer import Preparer
 from drakit.testing.kubelet import ContainerClaim, FakeKubelet, FakePod, PodClaim
 from drakit.wire.kubelet import KubeletPlugin
-from tests.kit.claimworld import DRIVER, Claims, NumberDriver, resource_claim
+from tests.kit.claimworld import DRIVER, Claims, FakeNode, NumberDriver, resource_claim
 
 
 def test_nothing_grows_with_the_number_of_claims(scale):
@@ -45,8 +45,7 @@ async def live_many_claims(scale):
         checkpoint.load()
         driver = NumberDriver()
         preparer = Preparer(
-            driver=lambda: driver,
-            offer=driver.offer,
+            FakeNode(driver),
             checkpoint=checkpoint,
             source=claims,
             cdi=ClaimSpecs(os.path.join(root, "cdi"), driver.cdi_kind),

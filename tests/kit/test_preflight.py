@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from drakit.kit.config.options import HostOptions
-from drakit.kit.preflight import Finding, check_api
+from drakit.kit.preflight import CheckResult, check_api
 from drakit.testing.apiserver import FakeApiServer
 
 SLICES = [f"may {verb} resourceslices" for verb in ("list", "watch", "create", "update", "delete")]
 
 
-def rights(tmp_path: Path, server: FakeApiServer, *, binding: bool) -> list[Finding]:
+def rights(tmp_path: Path, server: FakeApiServer, *, binding: bool) -> list[CheckResult]:
     with server.in_thread():
         server.add("nodes", {"metadata": {"name": "n"}})
         config = tmp_path / "kubeconfig"
@@ -45,4 +45,4 @@ def test_a_missing_right_is_named_with_the_way_out(
     server.forbidden.add(("watch", "resourceclaims"))
     found = [each for each in rights(tmp_path, server, binding=binding) if each.problem]
     assert [each.problem for each in found] == lacking
-    assert all("ClusterRole" in each.way_out for each in found)
+    assert all("ClusterRole" in each.remedy for each in found)

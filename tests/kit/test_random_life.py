@@ -24,7 +24,7 @@ from drakit.wire.cdi.spec import decode_spec
 from drakit.wire.kubelet import KubeletPlugin
 from tests.history.fakes import NodeRecording
 from tests.history.recorder import Recorder
-from tests.kit.claimworld import DRIVER, Claims, NumberDriver, resource_claim
+from tests.kit.claimworld import DRIVER, Claims, FakeNode, NumberDriver, resource_claim
 
 STEPS = 40
 NUMBERS = 5
@@ -37,8 +37,7 @@ class Instance:
         self.checkpoint = Checkpoint(os.path.join(life.root, "claims"), boot=life.boot)
         driver = NumberDriver(NUMBERS)
         self.preparer = Preparer(
-            driver=lambda: driver,
-            offer=driver.offer,
+            FakeNode(driver),
             checkpoint=self.checkpoint,
             source=life.claims,
             cdi=ClaimSpecs(life.cdi, driver.cdi_kind),

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from drakit.kit.tasks import PERSISTS, Work
+from drakit.kit.tasks import PERSISTS, TaskRunner
 
 
 class Task:
@@ -30,7 +30,7 @@ async def test_a_failure_is_counted_and_logged_and_does_not_spread(
     kind: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
     counted: list[str] = []
-    work = Work(counted.append)
+    work = TaskRunner(counted.append)
     assert await work.once("looking", Task(kind("why"))) is False
     assert counted == ["looking"]
     (record,) = [r for r in caplog.records if r.levelno >= logging.WARNING]
@@ -40,7 +40,7 @@ async def test_a_failure_is_counted_and_logged_and_does_not_spread(
 
 
 async def test_only_what_persists_is_reported_and_until_it_succeeds() -> None:
-    work, task = Work(), Task(*[ValueError("why")] * PERSISTS)
+    work, task = TaskRunner(), Task(*[ValueError("why")] * PERSISTS)
     for _ in range(PERSISTS):
         assert work.problem is None
         await work.once("looking", task)
@@ -52,7 +52,7 @@ async def test_only_what_persists_is_reported_and_until_it_succeeds() -> None:
 
 
 async def test_the_same_failure_in_a_row_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    work = Work()
+    work = TaskRunner()
     task = Task(ValueError("a"), ValueError("a"), ValueError("b"), ValueError("a"))
     for _ in range(4):
         await work.once("looking", task)
@@ -63,14 +63,14 @@ async def test_the_same_failure_in_a_row_is_logged_once(caplog: pytest.LogCaptur
 async def test_what_must_be_done_is_tried_until_it_is() -> None:
     task = Task(OSError(), KeyError("x"))
     async with asyncio.timeout(60):
-        await Work(pause=0.001).until_done("registering", task)
+        await TaskRunner(pause=0.001).until_done("registering", task)
     assert task.done == 3
 
 
 async def test_what_must_not_end_is_started_again_also_when_it_just_ends() -> None:
     counted: list[str] = []
     task = Task(ValueError("why"))
-    running = asyncio.create_task(Work(counted.append, pause=0.001).forever("binding", task))
+    running = asyncio.create_task(TaskRunner(counted.append, pause=0.001).forever("binding", task))
     async with asyncio.timeout(60):
         while task.done < 3:
             await asyncio.sleep(0.001)
@@ -82,7 +82,7 @@ async def test_what_must_not_end_is_started_again_also_when_it_just_ends() -> No
 
 async def test_periodic_work_goes_on_after_any_failure() -> None:
     task = Task(ValueError("a"), RuntimeError("b"), KeyError("c"))
-    running = asyncio.create_task(Work().every(0.001, "looking", task))
+    running = asyncio.create_task(TaskRunner().every(0.001, "looking", task))
     async with asyncio.timeout(60):
         await task.finished.wait()
     assert not running.done()

@@ -20,7 +20,7 @@ from drakit.core.cpuset import CpuSet
 from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.driver import cpu_driver
 from drakit.kit.claims.checkpoint import Checkpoint, encode
-from drakit.kit.claims.exclusion import serving_without
+from drakit.kit.claims.exclusion import exclude_other_drivers
 from drakit.kit.config.options import HostOptions
 from drakit.kit.driver import PreparedClaim, PreparedClaims, PreparedDevice, RejectedError
 from drakit.local import node_drivers as nodedrivers
@@ -315,9 +315,7 @@ def test_a_runtime_directory_others_can_write_to_is_rejected(shared_tmp: Path) -
 
 def record(uid: str, cpus: CpuSet, boot: str) -> PreparedClaim:
     prepared = PreparedDevice(request="r", pool="p", device="d", exclusive={"cpu": cpus})
-    return PreparedClaim(
-        uid=uid, namespace="n", name=uid, prepared_devices=(prepared,), boot_id=boot
-    )
+    return PreparedClaim(uid=uid, namespace="n", name=uid, devices=(prepared,), boot_id=boot)
 
 
 def keep(kubelet: Path, driver: str, *entries: PreparedClaim) -> Path:
@@ -348,7 +346,7 @@ def test_a_record_that_cannot_be_understood_is_an_error(tmp_path: Path) -> None:
 def test_a_driver_that_serves_is_warned_of(tmp_path: Path) -> None:
     options = HostOptions(kubelet_root_dir=str(tmp_path))
     keep(tmp_path, "dra.cpu")
-    with serving_without(options, "dra.cpu", ["dra.cpumem"]):
+    with exclude_other_drivers(options, "dra.cpu", ["dra.cpumem"]):
         (warning,) = nodedrivers.find(str(tmp_path)).warnings
     assert "the driver dra.cpu serves Kubernetes on this machine" in warning
     assert nodedrivers.find(str(tmp_path)).warnings == ()

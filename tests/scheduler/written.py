@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from drakit.core.kubernetes_releases import V1_37, KubernetesRelease
 from drakit.core.objects import (
     DeviceClass,
     DeviceTaintRule,
@@ -18,13 +19,12 @@ from drakit.core.objects import (
 )
 from drakit.core.pods import Node
 from drakit.scheduler.placement import ClusterSnapshot
-from drakit.scheduler.versions import V1_37, KubernetesVersion
 from tests.scheduler.problems import Json
 
 DRA = "resource.k8s.io/v1"
 
 
-def typed_cluster(items: list[Json], version: KubernetesVersion = V1_37) -> ClusterSnapshot:
+def typed_cluster(items: list[Json], release: KubernetesRelease = V1_37) -> ClusterSnapshot:
     """API objects as the cluster the scheduler's model works on."""
 
     def of(kind: str, to: type[Any]) -> tuple[Any, ...]:
@@ -36,7 +36,7 @@ def typed_cluster(items: list[Json], version: KubernetesVersion = V1_37) -> Clus
         classes=of("DeviceClass", DeviceClass),
         taint_rules=of("DeviceTaintRule", DeviceTaintRule),
         claims=of("ResourceClaim", ResourceClaim),
-        version=version,
+        release=release,
     )
 
 

@@ -15,10 +15,10 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from drakit.core.objects import (
-    Allocation,
     AllocationResult,
     ConsumerReference,
-    DeviceAllocation,
+    DeviceAllocationResult,
+    DeviceRequestAllocationResult,
     ObjectMeta,
     OwnerReference,
     ResourceClaim,
@@ -58,11 +58,13 @@ def root():
 
 
 def claim(name="claim", uid=None, drivers=(NAME,), pods=(POD,), **meta):
-    results = tuple(AllocationResult(request="a", driver=d, pool="p", device="x") for d in drivers)
+    results = tuple(
+        DeviceRequestAllocationResult(request="a", driver=d, pool="p", device="x") for d in drivers
+    )
     return ResourceClaim(
         metadata=ObjectMeta(name=name, namespace="default", uid=uid or f"uid-{name}", **meta),
         status=ResourceClaimStatus(
-            allocation=Allocation(devices=DeviceAllocation(results=results)),
+            allocation=AllocationResult(devices=DeviceAllocationResult(results=results)),
             reserved_for=tuple(ConsumerReference(resource="pods", uid=pod.uid) for pod in pods),
         ),
     )
@@ -137,12 +139,12 @@ async def test_takes_the_first_version_of_the_plugins_list(root, monkeypatch):
 
 async def test_rejects_a_plugin_without_a_common_version_and_says_so(root, monkeypatch):
     monkeypatch.setattr("drakit.wire.kubelet.services.SUPPORTED", ("v9.DRAPlugin",))
-    rejected = asyncio.Event()
-    plugin = await start(root, on_registration=lambda state: rejected.set())
-    async with FakeKubelet(root) as kubelet:
-        await rejected.wait()
-        assert "v9.DRAPlugin" in plugin.state.error
-        assert "v1.DRAPlugin" in plugin.state.error
+    plugin = await start(root)
+    async with FakeKubelet(root) as kubelet, asyncio.timeout(60):
+        while not plugin.registration_error:
+            await asyncio.sleep(0.01)
+        assert "v9.DRAPlugin" in plugin.registration_error
+        assert "v1.DRAPlugin" in plugin.registration_error
         assert kubelet.plugins.instances(NAME) == []
     await plugin.close()
 
@@ -451,7 +453,7 @@ async def test_operations_every_device_skips_are_not_called(root):
     skipping = msgspec.structs.replace(one, skip_node_operations=("*",))
 
     def with_results(*results):
-        allocation = Allocation(devices=DeviceAllocation(results=results))
+        allocation = AllocationResult(devices=DeviceAllocationResult(results=results))
         status = msgspec.structs.replace(plain.status, allocation=allocation)
         return msgspec.structs.replace(plain, status=status)
 

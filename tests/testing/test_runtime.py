@@ -22,6 +22,7 @@ from drakit.testing.runtime_releases import (
 from drakit.wire.cdi.directory import CdiDirectory
 from drakit.wire.cdi.spec import ContainerEdits, claim_spec
 from drakit.wire.nri import nri_pb2
+from drakit.wire.nri.event_table import Event
 from drakit.wire.nri.events import RUNTIME_SERVICE_NAME
 from drakit.wire.nri.handler import Handler
 from drakit.wire.nri.mux import PLUGIN_SERVICE, RUNTIME_SERVICE
@@ -38,7 +39,7 @@ from drakit.wire.nri.values import (
     State,
     update_to,
 )
-from drakit.wire.nri.versions import Event, NriVersion, infer_version
+from drakit.wire.nri.versions import NriVersion, infer_version
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ class RawPlugin:
 
     async def connect(self, path: str) -> Transport:
         session = Session(serve=PLUGIN_SERVICE, call=RUNTIME_SERVICE)
-        self.transport = Transport(session, answer=self.answer, patience=lambda request: 60)
+        self.transport = Transport(session, answer=self.answer, time_limit=lambda request: 60)
         await asyncio.get_running_loop().create_unix_connection(lambda: self.transport, path)
         return self.transport
 
@@ -200,7 +201,7 @@ async def test_split_synchronization_must_be_understood(path: str) -> None:
 @pytest.mark.parametrize(
     ("release", "closed"), [(CONTAINERD_1_7, False), (CONTAINERD_2_2, True)], ids=str
 )
-async def test_after_a_failed_synchronization_old_runtimes_leave_the_plugin_deaf(
+async def test_after_a_failed_synchronization_old_runtimes_send_no_events(
     path: str, release: RuntimeRelease, closed: bool
 ) -> None:
     async with FakeRuntime(path, release=release, request_timeout=2.0) as runtime:
@@ -250,7 +251,7 @@ async def test_a_failed_creation_is_undone(path: str) -> None:
         assert runtime.containers == {}
 
 
-async def test_plugins_are_asked_in_order_and_see_what_the_earlier_did(path: str) -> None:
+async def test_plugins_are_called_in_order_and_see_earlier_changes(path: str) -> None:
     late = Pinning(Adjustment(resources=Resources(mems="1")))
     early = Pinning(Adjustment(resources=Resources(cpus="5"), env={"A": "early"}))
     async with (
@@ -321,7 +322,7 @@ def update_request(container: str, cpus: str) -> bytes:
     return nri_pb2.UpdateContainersRequest(update=[update]).SerializeToString()
 
 
-async def test_an_unsolicited_update_that_meets_an_event_wedges_old_runtimes(path: str) -> None:
+async def test_an_unsolicited_update_during_an_event_wedges_old_runtimes(path: str) -> None:
     async with FakeRuntime(path, release=CONTAINERD_2_3, request_timeout=30) as runtime:
         raw = RawPlugin({"Configure": mask(0x8), "Synchronize": b""})
         transport = await raw.connect(path)
@@ -371,7 +372,7 @@ async def test_newer_runtimes_let_it_wait(path: str) -> None:
 # -- its life and its mirror ----------------------------------------------------------------------
 
 
-async def test_the_end_of_pods_from_before_a_restart_is_not_told(path: str) -> None:
+async def test_the_end_of_pods_from_before_a_restart_is_not_reported(path: str) -> None:
     handler = Pinning(Adjustment())
     async with FakeRuntime(path) as runtime, plugin(runtime, handler):
         pod = await runtime.run_pod("web")
@@ -416,9 +417,9 @@ async def test_an_unnoticed_container_is_first_seen_at_its_start(path: str) -> N
         assert handler.seen == ["missed"]
 
 
-def test_releases_are_what_their_versions_say() -> None:
+def test_releases_have_the_versions_of_the_table() -> None:
     for release in EVERY_RELEASE:
-        declared = f"v{release.nri}" if release.says_its_nri_version else ""
+        declared = f"v{release.nri}" if release.reports_nri_version else ""
         assert infer_version(release.name, release.version, declared) == release.nri
     assert CONTAINERD_2_4.nri > NriVersion(0, 12, 1) > CONTAINERD_2_3.nri
 

@@ -197,7 +197,7 @@ def _grouped(
     def assign(claim: ResourceClaim) -> CpuSet:
         uid = claim.metadata.uid
         wanted = claim_for(driver.name, claim, uid)
-        prepared_devices = driver.assign(wanted, PreparedClaims(entries)).prepared_devices
+        prepared_devices = driver.assign(wanted, PreparedClaims(entries)).devices
         entry = entry_of(wanted, prepared_devices, boot="")
         entries.append(entry)
         return entry.exclusive("cpu")

@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 from drakit.cli.commands.run import simple_claim
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import (
-    AllocationResult,
+    DeviceRequestAllocationResult,
     ObjectMeta,
     ResourceClaim,
     ResourceSlice,
@@ -136,7 +136,7 @@ class DemoNode:
         if not answer.fits:
             raise Broken(f"{name} does not fit: {answer.reason}")
         results = [
-            AllocationResult(
+            DeviceRequestAllocationResult(
                 request=str(pick.request),
                 driver=pick.device.driver,
                 pool=pick.device.pool,

@@ -178,7 +178,7 @@ def marks_for(entries: Iterable[PreparedClaim]) -> dict[int, Mark]:
 def amounts_of(entry: PreparedClaim) -> dict[str, int]:
     """The memory and hugepages a claim holds, in bytes, by key: ``numa0/memory``."""
     found: dict[str, int] = {}
-    for prepared in entry.prepared_devices:
+    for prepared in entry.devices:
         for key, amount in prepared.amounts.items():
             found[key] = found.get(key, 0) + amount
     return found

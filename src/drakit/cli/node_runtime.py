@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from drakit.drivers.cpumem.preflight import pods_cgroup
 from drakit.kit.config.options import HostOptions
-from drakit.kit.preflight import Finding
+from drakit.kit.preflight import CheckResult
 from drakit.wire.nri.versions import capabilities_of
 
 _CRIO_SOCKET: Final = "var/run/crio/crio.sock"
@@ -27,7 +27,7 @@ _DOMAIN: Final = re.compile(r"[^:\s]+:[^:\s]+:([^:\s]+)(?::|\s|\0|$)")
 _UNCONFINED: Final = ("spc_t", "unconfined_t", "unconfined_service_t")
 
 
-def about_node(config: HostOptions, pid: int | None = None) -> Iterator[Finding]:
+def about_node(config: HostOptions, pid: int | None = None) -> Iterator[CheckResult]:
     """All findings, for the node whose files are below ``sysfsRoot``; *pid* is a running driver."""
     yield from about_crio(config)
     yield from about_cgroup_driver(config)
@@ -98,12 +98,12 @@ def _release(path: str) -> str:
     return found[0] if found else ""
 
 
-def about_crio(config: HostOptions) -> Iterator[Finding]:
+def about_crio(config: HostOptions) -> Iterator[CheckResult]:
     """Whether CRI-O, where it is installed, offers what the driver needs."""
     crio = read_crio(config.sysfs_root)
     if crio is None:
         return
-    yield Finding(
+    yield CheckResult(
         "runtime",
         f"CRI-O {crio.release or 'of unknown release'}, cgroup_manager {crio.cgroup_manager}",
     )
@@ -112,7 +112,7 @@ def about_crio(config: HostOptions) -> Iterator[Finding]:
     if config.nri == "off":
         return
     if not crio.nri:
-        yield Finding(
+        yield CheckResult(
             "runtime",
             "",
             "enable_nri is false in CRI-O's configuration: containers cannot be pinned",
@@ -126,7 +126,7 @@ def about_crio(config: HostOptions) -> Iterator[Finding]:
             "give both the same path",
         )
     if _real(config.cdi_dir) not in map(_real, crio.cdi_directories):
-        yield Finding(
+        yield CheckResult(
             "runtime",
             "",
             f"CRI-O reads CDI specs in {', '.join(crio.cdi_directories)}, not in {config.cdi_dir}",
@@ -135,7 +135,7 @@ def about_crio(config: HostOptions) -> Iterator[Finding]:
     yield from what_crio_cannot(crio, config)
 
 
-def what_crio_cannot(crio: Crio, config: HostOptions) -> Iterator[Finding]:
+def what_crio_cannot(crio: Crio, config: HostOptions) -> Iterator[CheckResult]:
     """What this release of CRI-O does not do, and what the driver does instead.
 
     Which releases that are is in the table the driver itself uses; an unknown one cannot do it.
@@ -163,7 +163,7 @@ def what_crio_cannot(crio: Crio, config: HostOptions) -> Iterator[Finding]:
 # -- cgroups -----------------------------------------------------------------------------------------
 
 
-def about_cgroup_driver(config: HostOptions) -> Iterator[Finding]:
+def about_cgroup_driver(config: HostOptions) -> Iterator[CheckResult]:
     """Which program makes the pods' cgroups: the kubelet and the runtime, or systemd for them."""
     pods = pods_cgroup(config.cgroup_root) if config.cgroup_root else None
     if pods is None:
@@ -179,10 +179,10 @@ def about_cgroup_driver(config: HostOptions) -> Iterator[Finding]:
                 "set cgroupDriver: systemd for the kubelet and the same for the runtime",
             )
         else:
-            yield Finding("cgroups", f"the kubelet's cgroup driver is cgroupfs ({pods})")
+            yield CheckResult("cgroups", f"the kubelet's cgroup driver is cgroupfs ({pods})")
         return
     if config.verify_seconds:
-        yield Finding(
+        yield CheckResult(
             "cgroups",
             f"the kubelet's cgroup driver is systemd ({pods}); what systemd resets is put back within "
             f"{config.verify_seconds:g} s",
@@ -199,7 +199,7 @@ def about_cgroup_driver(config: HostOptions) -> Iterator[Finding]:
 # -- SELinux -----------------------------------------------------------------------------------------
 
 
-def about_selinux(config: HostOptions, pid: int | None = None) -> Iterator[Finding]:
+def about_selinux(config: HostOptions, pid: int | None = None) -> Iterator[CheckResult]:
     """Whether SELinux lets the driver's container reach the runtime's socket and write cgroups."""
     enforce = _text(os.path.join(config.sysfs_root, "sys/fs/selinux/enforce")).strip()
     process = "self" if pid is None else str(pid)
@@ -209,25 +209,25 @@ def about_selinux(config: HostOptions, pid: int | None = None) -> Iterator[Findi
     confined = domain.startswith(("container_", "svirt_"))
     if enforce == "0" or (enforce != "1" and not confined):
         return
-    way_out = "give the driver's container seLinuxOptions with type spc_t (chart: seLinuxOptions)"
+    remedy = "give the driver's container seLinuxOptions with type spc_t (chart: seLinuxOptions)"
     if confined:
         yield _note(
             "SELinux",
             f"the driver runs as {domain}: SELinux normally denies it the NRI socket, CDI specs and "
             "cgroups",
-            way_out,
+            remedy,
         )
     elif domain in _UNCONFINED[:1] or (pid is not None and domain in _UNCONFINED):
-        yield Finding("SELinux", f"enforcing; the driver runs as {domain}")
+        yield CheckResult("SELinux", f"enforcing; the driver runs as {domain}")
     else:
-        yield _note("SELinux", "enforcing: a driver in an ordinary container cannot work", way_out)
+        yield _note("SELinux", "enforcing: a driver in an ordinary container cannot work", remedy)
 
 
 # -- files -------------------------------------------------------------------------------------------
 
 
-def _note(subject: str, text: str, way_out: str) -> Finding:
-    return Finding(subject, "", note=text, way_out=way_out)
+def _note(subject: str, text: str, remedy: str) -> CheckResult:
+    return CheckResult(subject, "", note=text, remedy=remedy)
 
 
 def _text(path: str) -> str:

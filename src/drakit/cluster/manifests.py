@@ -12,6 +12,7 @@ import msgspec
 
 from drakit.cli.errors import Problem
 from drakit.cluster.conversion import current, is_ours, needs_conversion
+from drakit.core.kubernetes_releases import KubernetesRelease
 from drakit.core.objects import (
     DeviceClass,
     DeviceTaintRule,
@@ -23,7 +24,6 @@ from drakit.core.objects import (
 from drakit.core.pods import Node, Pod
 from drakit.core.quantity import QuantityError
 from drakit.scheduler.placement import ClusterSnapshot
-from drakit.scheduler.versions import KubernetesVersion
 
 _KINDS: Final[dict[str, type[Any]]] = {
     "Node": Node,
@@ -91,7 +91,7 @@ class Manifests:
         """The typed objects of a kind."""
         return tuple(m.value for m in self.found if m.kind == kind)
 
-    def cluster(self, version: KubernetesVersion, *more: Manifests) -> ClusterSnapshot:
+    def cluster(self, release: KubernetesRelease, *more: Manifests) -> ClusterSnapshot:
         """A cluster of these and *more* objects; a later object replaces one of the same name."""
 
         def unique(kind: str) -> tuple[Any, ...]:
@@ -107,7 +107,7 @@ class Manifests:
             claims=unique("ResourceClaim"),
             templates=unique("ResourceClaimTemplate"),
             pods=unique("Pod"),
-            version=version,
+            release=release,
         )
 
 

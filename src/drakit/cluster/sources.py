@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import Final
 
 from drakit.cli.errors import Problem
 from drakit.cluster import manifests
+from drakit.core.kubernetes_releases import LATEST, RELEASES
 from drakit.core.objects import ObjectMeta
-from drakit.core.pods import Container, Pod, PodResourceClaim, PodSpec
+from drakit.core.pods import Pod, PodContainer, PodResourceClaim, PodSpec
 from drakit.scheduler.placement import ClusterSnapshot
-from drakit.scheduler.versions import V1_37, VERSIONS
+
+_RELEASES: Final = tuple(r.name for r in reversed(RELEASES.values()) if r.minor <= LATEST.minor)
 
 
 def add_sources(parser: argparse.ArgumentParser) -> None:
@@ -23,14 +26,14 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", help="the context of the kubeconfig")
     parser.add_argument("-n", "--namespace", default="default", help="for objects that name none")
     parser.add_argument(
-        "--kubernetes-version", choices=tuple(VERSIONS), default=V1_37.name,
+        "--kubernetes-version", choices=_RELEASES, default=LATEST.name,
         help="whose scheduler to follow (default: %(default)s)",
     )  # fmt: skip
 
 
 def read_cluster(options: argparse.Namespace, *more: manifests.Manifests) -> ClusterSnapshot:
     """The cluster the options mean, with the objects of *more* files added."""
-    version = VERSIONS[options.kubernetes_version]
+    release = RELEASES[options.kubernetes_version]
     if options.kubeconfig or options.context:
         from drakit.cluster.live import read_live
 
@@ -41,7 +44,7 @@ def read_cluster(options: argparse.Namespace, *more: manifests.Manifests) -> Clu
         base = manifests.read(options.sources, options.namespace)
     else:
         base = manifests.Manifests()
-    cluster = base.cluster(version, *more)
+    cluster = base.cluster(release, *more)
     if not cluster.nodes:
         raise Problem(
             "there are no nodes in the given objects",
@@ -80,5 +83,5 @@ def the_pod(wanted: manifests.Manifests) -> Pod:
     ]
     return Pod(
         metadata=ObjectMeta(name="pod", namespace=first.metadata.namespace),
-        spec=PodSpec(containers=(Container(name="main"),), resource_claims=tuple(uses)),
+        spec=PodSpec(containers=(PodContainer(name="main"),), resource_claims=tuple(uses)),
     )

@@ -1,9 +1,10 @@
-"""Kubernetes minor releases: feature gates, ResourceSlice limits and scheduler behavior, one row each.
+"""Kubernetes minor releases: feature gates, ResourceSlice limits, scheduler and CEL, one row each.
 
 To add a release, add a row as a :func:`~dataclasses.replace` of its predecessor and list it in
 :data:`RELEASES`; a new gate that guards fields of ResourceSlices also needs an entry in
 :data:`GATED_FIELDS`. The sources are ``pkg/features/kube_features.go`` (gates),
-``pkg/apis/resource/types.go`` and ``validation.go`` (limits) of each release branch.
+``pkg/apis/resource/types.go`` and ``validation.go`` (limits) and
+``apiserver/pkg/cel/environment/base.go`` (CEL) of each release branch.
 """
 
 from __future__ import annotations
@@ -82,6 +83,26 @@ class SchedulerBehavior:
     share_without_capacity_holds_counters: bool
 
 
+_LISTS_EXTENSION: Final = frozenset(
+    {"slice", "flatten", "sort", "@sortByAssociatedKeys", "lists.range", "distinct", "reverse"}
+)
+"""Functions of cel-go's lists extension, version 3."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CelEnvironment:
+    """Functions of the newest CEL environment for device selectors that a release does not have.
+
+    The API server checks new objects against the environment of the previous minor, so that they
+    stay valid after a rollback; the scheduler evaluates stored expressions with its own.
+    """
+
+    missing: frozenset[str]
+    """Functions that the scheduler cannot evaluate."""
+    rejected: frozenset[str]
+    """Functions that the API server rejects in new objects."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesRelease:
     """A minor release with default feature gates."""
@@ -95,6 +116,7 @@ class KubernetesRelease:
     serves_taint_rules: bool
     """Whether ``resource.k8s.io/v1`` has DeviceTaintRules."""
     scheduler: SchedulerBehavior
+    cel: CelEnvironment
 
     @property
     def name(self) -> str:
@@ -140,6 +162,9 @@ V1_34: Final = KubernetesRelease(
         capacity_errors_are_fatal=False,
         share_without_capacity_holds_counters=False,
     ),
+    cel=CelEnvironment(
+        missing=frozenset({"includes"}), rejected=frozenset({"includes"}) | _LISTS_EXTENSION
+    ),
 )
 V1_35: Final = replace(
     V1_34,
@@ -152,6 +177,7 @@ V1_35: Final = replace(
         consumed_counter_sets=2,
         devices_or_counters=True,
     ),
+    cel=replace(V1_34.cel, rejected=frozenset({"includes"})),
 )
 V1_36: Final = replace(
     V1_35,
@@ -188,6 +214,7 @@ V1_37: Final = replace(
         capacity_errors_are_fatal=True,
         share_without_capacity_holds_counters=True,
     ),
+    cel=replace(V1_36.cel, missing=frozenset()),
 )
 # Not released yet (December 2026): like 1.37 until it can be tested.
 V1_38: Final = replace(V1_37, minor=38, scheduler=replace(V1_37.scheduler, exact=False))

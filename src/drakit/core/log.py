@@ -11,7 +11,10 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal
+
+LogFormat = Literal["text", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
 
 _PLAIN: Final = re.compile(r"[^\s\"=\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _CONTROL: Final = re.compile(r"[\\\"\x00-\x1f\x7f-\x9f\u2028\u2029]")

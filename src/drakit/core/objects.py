@@ -11,6 +11,7 @@ Read with :func:`from_builtins` or :func:`from_json`, write with :func:`to_built
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -188,7 +189,7 @@ class Device(Struct, frozen=True):
     node_allocatable_resources: dict[str, Any] = {}
 
 
-class Pool(Struct, frozen=True):
+class ResourcePool(Struct, frozen=True):
     """Which pool a slice belongs to, and how many slices of this generation make it whole."""
 
     name: str = ""
@@ -200,7 +201,7 @@ class ResourceSliceSpec(Struct, frozen=True):
     """A part of a driver's pool of devices."""
 
     driver: str = ""
-    pool: Pool = Pool()
+    pool: ResourcePool = ResourcePool()
     node_name: str | None = None
     node_selector: NodeSelector | None = None
     all_nodes: bool | None = None
@@ -319,7 +320,7 @@ class ResourceClaimSpec(Struct, frozen=True):
     devices: DeviceClaim = DeviceClaim()
 
 
-class AllocationResult(Struct, frozen=True):
+class DeviceRequestAllocationResult(Struct, frozen=True):
     """One device the scheduler chose; ``request`` may be ``main/sub``."""
 
     request: str = ""
@@ -343,17 +344,17 @@ class AllocatedConfiguration(Struct, frozen=True):
     opaque: OpaqueConfiguration | None = None
 
 
-class DeviceAllocation(Struct, frozen=True):
+class DeviceAllocationResult(Struct, frozen=True):
     """The devices of an allocation and the configuration for them."""
 
-    results: tuple[AllocationResult, ...] = ()
+    results: tuple[DeviceRequestAllocationResult, ...] = ()
     config: tuple[AllocatedConfiguration, ...] = ()
 
 
-class Allocation(Struct, frozen=True):
+class AllocationResult(Struct, frozen=True):
     """The scheduler's decision."""
 
-    devices: DeviceAllocation = DeviceAllocation()
+    devices: DeviceAllocationResult = DeviceAllocationResult()
     node_selector: NodeSelector | None = None
     allocation_timestamp: str | None = None
 
@@ -370,7 +371,7 @@ class ConsumerReference(Struct, frozen=True):
 class ResourceClaimStatus(Struct, frozen=True):
     """Where a claim stands."""
 
-    allocation: Allocation | None = None
+    allocation: AllocationResult | None = None
     reserved_for: tuple[ConsumerReference, ...] = ()
     devices: tuple[Any, ...] = ()
 
@@ -492,6 +493,32 @@ class Node(Struct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
+
+
+def true_conditions(claim: ResourceClaim, result: DeviceRequestAllocationResult) -> dict[str, str]:
+    """The true conditions of one allocated device, each with its message (KEP-4817, KEP-5007).
+
+    Malformed entries, written by other drivers, are ignored.
+    """
+    wanted = (result.driver, result.pool, result.device, result.share_id or "")
+    for device in claim.status.devices:
+        if isinstance(device, Mapping) and _key(device) == wanted:
+            conditions = [each for each in _list(device, "conditions") if isinstance(each, Mapping)]
+            return {
+                str(each.get("type")): str(each.get("message") or "")
+                for each in conditions
+                if each.get("status") == "True"
+            }
+    return {}
+
+
+def _key(device: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(str(device.get(key) or "") for key in ("driver", "pool", "device", "shareID"))
+
+
+def _list(document: Mapping[str, Any], key: str) -> list[Any]:
+    value = document.get(key)
+    return value if isinstance(value, list) else []
 
 
 # -- between wire and values --------------------------------------------------------------------------

@@ -35,7 +35,7 @@ class ResourceRequirements(Struct, frozen=True):
     claims: tuple[ResourceClaimUse, ...] = ()
 
 
-class Container(Struct, frozen=True):
+class PodContainer(Struct, frozen=True):
     """A container of a pod."""
 
     name: str = ""
@@ -81,8 +81,8 @@ class PodSpec(Struct, frozen=True):
     node_selector: dict[str, str] = {}
     affinity: Affinity | None = None
     tolerations: tuple[PodToleration, ...] = ()
-    containers: tuple[Container, ...] = ()
-    init_containers: tuple[Container, ...] = ()
+    containers: tuple[PodContainer, ...] = ()
+    init_containers: tuple[PodContainer, ...] = ()
     overhead: dict[str, Quantity] = {}
     resource_claims: tuple[PodResourceClaim, ...] = ()
 
@@ -113,7 +113,6 @@ class Pod(Struct, frozen=True):
 
 __all__ = [
     "Affinity",
-    "Container",
     "Node",
     "NodeAffinity",
     "NodeSelectorTerm",
@@ -121,6 +120,7 @@ __all__ = [
     "NodeStatus",
     "NodeTaint",
     "Pod",
+    "PodContainer",
     "PodResourceClaim",
     "PodResourceClaimStatus",
     "PodSpec",

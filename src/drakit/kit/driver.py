@@ -1,32 +1,29 @@
 """The contract between a driver and the kit.
 
-A driver answers three questions, and nothing else; the kit does all the rest:
+A driver has four parts. Three are pure functions over immutable values: no I/O, no clock, no globals.
+The fourth, with side effects on the node, is optional:
 
-=========== ============================================= ====================================
-verb        question                                      called
-=========== ============================================= ====================================
-``offer``   what do I have?                               at start, after hotplug, on reload
-``assign``  what exactly does this claim get?             in NodePrepareResources
-``enforce`` what must this container look like?           at every runtime event, for every one
-=========== ============================================= ====================================
+============= ========================================== ===========================================
+part          question                                   called
+============= ========================================== ===========================================
+``offer``     what does this node have?                  at start, after hotplug, on reload
+``assign``    what exactly does this claim get?          in NodePrepareResources
+``enforce``   which resources must this container have?  at every runtime event, for every container
+``reconcile`` what else must be true on the node?        see :mod:`drakit.kit.reconciler`
+============= ========================================== ===========================================
 
-A :class:`Driver` is an immutable value and its verbs are pure functions: no I/O, no clock, no
-globals. Everything a verb needs is in the driver (machine and configuration, read by the
-:data:`Discover` function that made it) or in its arguments. The same verbs therefore serve the
-daemons, ``drakit run``, ``drakit plan`` and the tests.
+A :class:`Driver` answers the first three from its own values (machine and configuration, read by the
+:data:`Discover` function that made it) and its arguments. The same functions therefore serve the
+daemons, ``drakit run``, ``drakit plan`` and the tests. A driver must expect:
 
-What may happen to a verb, and a driver must be prepared for:
-
-* **twice**: the kubelet repeats calls after timeouts, restarts and reboots. The kit answers a repeat
-  from the checkpoint without asking ``assign`` again, so a claim is assigned once in its life.
-* **concurrently**: never within a process (one event loop, and prepare runs under a lock that holds
-  across processes), but two *instances* of a driver may run during a rolling update. A verb that
-  keeps to its arguments cannot notice.
-* **after a crash**: ``assign`` may have answered and the process died before anything was written.
-  The next call sees prepared claims without that answer. ``assign`` must therefore not count on having
-  been listened to.
-* **with a changed machine**: a CPU went offline, the reservation was changed. Claims made before
-  stay in the prepared claims as they were; a verb must accept prepared claims it would not produce today.
+* **Repeated calls.** The kubelet repeats calls after timeouts, restarts and reboots. The kit answers a
+  repeat from the checkpoint, so ``assign`` is called once in the life of a claim.
+* **Two instances.** Calls never overlap within a process, and prepare holds a lock across processes,
+  but two instances run during a rolling update.
+* **Crashes.** The process may end after ``assign`` returned and before anything was written. The next
+  call passes prepared claims without that assignment.
+* **A changed machine.** Prepared claims stay as they were when a CPU goes offline or the reservation
+  changes, so they may hold what ``assign`` would not assign today.
 """
 
 from __future__ import annotations
@@ -43,10 +40,11 @@ from drakit.core.quantity import Quantity
 
 
 class RejectedError(Exception):
-    """A verb's honest no: the text says what is rejected, why, and the way out.
+    """Raised by a driver to reject a claim or a container.
 
-    From ``assign`` it becomes the claim's error (the pod's event shows it), from ``enforce`` the
-    container is not created. ``reason`` is a short word for metrics (``capacity``, ``policy``, …).
+    The text states what is rejected, why, and what to do about it. Raised by ``assign`` it becomes the
+    claim's error (shown in the pod's event); raised by ``enforce`` the container is not created.
+    ``reason`` is one word for metrics (``capacity``, ``policy``, …).
     """
 
     def __init__(self, text: str, *, reason: str = "refused") -> None:
@@ -59,72 +57,76 @@ class RejectedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PoolOffer:
-    """The devices of one pool, in the order in which the scheduler shall prefer them."""
+    """The devices of one pool, in the order in which the scheduler should prefer them."""
 
     devices: tuple[Device, ...]
     shared_counters: tuple[CounterSet, ...] = ()
-    name: str | None = None
-    """The pool's name; the node's name when not given."""
+    name: str = ""
+    """The pool's name; empty for the node's name."""
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceHealth:
-    """How a device is, for the pod's status; devices not mentioned are healthy."""
+class UnhealthyDevice:
+    """A device that the pod's status reports as unhealthy."""
 
-    pool: str | None
     device: str
-    healthy: bool
     message: str = ""
+    pool: str = ""
+    """The device's pool; empty for the pool with the node's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """All a driver has on this node."""
+    """Everything a driver offers on this node."""
 
     pools: tuple[PoolOffer, ...]
     may_taint: bool = False
-    """Whether devices may be tainted later: slices are then cut at 64 devices from the start."""
-    health: tuple[DeviceHealth, ...] = ()
+    """Whether devices may be tainted later: slices then have at most 64 devices from the start."""
+    unhealthy: tuple[UnhealthyDevice, ...] = ()
+    """All other devices are healthy."""
     limits: Mapping[str, int] = field(default_factory=dict)
-    """For each key of :attr:`PreparedDevice.amounts`: how much there is in all."""
+    """The total for each key of :attr:`PreparedDevice.amounts`."""
 
     def named(self, node: str) -> Offer:
-        """The same offer with every pool named: pools without a name get the node's."""
-        pools = tuple(replace(pool, name=pool.name or node) for pool in self.pools)
-        return replace(self, pools=pools)
+        """The same offer with the node's name for every pool without a name."""
+        return replace(
+            self,
+            pools=tuple(replace(pool, name=pool.name or node) for pool in self.pools),
+            unhealthy=tuple(replace(each, pool=each.pool or node) for each in self.unhealthy),
+        )
 
 
 # -- assign -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
-    """Opaque parameters meant for this driver, from the class or the claim."""
+class OpaqueConfig:
+    """Opaque parameters for this driver, from the DeviceClass or the ResourceClaim."""
 
     source: str
-    """``FromClass`` or ``FromClaim``; class entries come first in a list of these."""
+    """``FromClass`` or ``FromClaim``; those of the class come first."""
     parameters: Any
 
 
 @dataclass(frozen=True, slots=True)
 class AllocatedDevice:
-    """One device that the scheduler gave to a claim, of this driver."""
+    """One device of this driver that the scheduler allocated to a claim."""
 
     request: str
-    """As in the allocation: ``main`` or ``main/sub``."""
+    """As in the allocation result: ``main`` or ``main/sub``."""
     pool: str
     device: str
     share_id: str | None = None
     consumed_capacity: Mapping[str, Quantity] = field(default_factory=dict)
     admin_access: bool = False
-    config: tuple[Config, ...] = ()
+    config: tuple[OpaqueConfig, ...] = ()
 
     @property
     def base_request(self) -> str:
-        """The request's name without the chosen alternative: what containers refer to."""
+        """The request's name without the chosen subrequest: the name that containers refer to."""
         return self.request.partition("/")[0]
 
-    def prepared(
+    def prepare(
         self,
         *,
         exclusive: dict[str, CpuSet] | None = None,
@@ -135,7 +137,7 @@ class AllocatedDevice:
         attributes: dict[str, Attribute] | None = None,
         data: dict[str, Any] | None = None,
     ) -> PreparedDevice:
-        """The prepared device that answers this allocated device; see :class:`PreparedDevice` for what a driver may add."""
+        """The prepared device for this allocated device; for the fields see :class:`PreparedDevice`."""
         return PreparedDevice(
             request=self.base_request,
             pool=self.pool,
@@ -155,16 +157,16 @@ class AllocatedDevice:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """An allocated claim, reduced to what concerns this driver."""
+    """An allocated ResourceClaim, reduced to the devices of this driver."""
 
     uid: str
     namespace: str
     name: str
-    allocated_devices: tuple[AllocatedDevice, ...]
+    devices: tuple[AllocatedDevice, ...]
     consumers: tuple[str, ...] = ()
-    """UIDs of the pods the claim is reserved for."""
+    """UIDs of the pods in ``status.reservedFor``."""
     pod_claim_name: str | None = None
-    """For a claim made from a template: the name it has in the pod."""
+    """For a claim made from a template: its name in the pod."""
 
     def __str__(self) -> str:
         return f"claim {self.namespace}/{self.name} ({self.uid})"
@@ -187,10 +189,10 @@ class DeviceNode(Struct, frozen=True):
 
 
 class PreparedDevice(Struct, frozen=True):
-    """What one allocated device became. Kept in the checkpoint, so it is plain data.
+    """The result of ``assign`` for one allocated device; plain data, stored in the checkpoint.
 
-    ``exclusive`` and ``amounts`` are what the kit guards: no two live claims hold one number of one
-    kind, and the amounts of all claims never exceed the offer's limits (``admin_access`` exempt).
+    The kit guards ``exclusive`` and ``amounts``: two claims never hold the same number of one kind, and
+    the amounts of all claims never exceed the offer's limits (devices with ``admin_access`` exempt).
     """
 
     request: str
@@ -201,33 +203,33 @@ class PreparedDevice(Struct, frozen=True):
     admin_access: bool = False
     consumed_capacity: dict[str, Quantity] = {}
     exclusive: dict[str, CpuSet] = {}
-    """Numbered things nobody else may hold, by kind: ``{"cpu": CpuSet("2-3")}``."""
+    """Numbers that no other claim may hold, by kind: ``{"cpu": CpuSet("2-3")}``."""
     amounts: dict[str, int] = {}
-    """Amounts drawn from shared limits, by key: ``{"numa0/memory": 268435456}``."""
+    """Amounts counted against :attr:`Offer.limits`, by key: ``{"numa0/memory": 268435456}``."""
     env: dict[str, str] = {}
-    """For the container's information, through CDI."""
+    """Environment variables for the container, through CDI."""
     mounts: tuple[Mount, ...] = ()
     device_nodes: tuple[DeviceNode, ...] = ()
     attributes: dict[str, Attribute] = {}
     """For the device metadata file (KEP-5304)."""
     data: dict[str, Any] = {}
-    """The driver's own notes (JSON), handed back to ``enforce``."""
+    """JSON data of the driver, passed back to ``enforce``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The answer of ``assign``: one prepared device per allocated device, in the same order."""
+    """The result of ``assign``: one prepared device per allocated device, in the same order."""
 
-    prepared_devices: tuple[PreparedDevice, ...]
+    devices: tuple[PreparedDevice, ...]
 
 
 class PreparedClaim(Struct, frozen=True):
-    """One claim in the checkpoint: who, what, since which boot."""
+    """A claim in the checkpoint: its prepared devices, its pods, and the boot it was prepared in."""
 
     uid: str
     namespace: str
     name: str
-    prepared_devices: tuple[PreparedDevice, ...] = msgspec.field(name="grants")
+    devices: tuple[PreparedDevice, ...] = msgspec.field(name="grants")
     """Stored as ``grants``: the format of checkpoint files does not change."""
     consumers: tuple[str, ...] = ()
     pod_claim_name: str | None = None
@@ -238,27 +240,35 @@ class PreparedClaim(Struct, frozen=True):
         return f"claim {self.namespace}/{self.name} ({self.uid})"
 
     def exclusive(self, kind: str) -> CpuSet:
-        """All numbers of *kind* this claim holds exclusively."""
+        """All numbers of *kind* that this claim holds exclusively."""
         return CpuSet.union(
-            g.exclusive[kind]
-            for g in self.prepared_devices
-            if kind in g.exclusive and not g.admin_access
+            device.exclusive[kind]
+            for device in self.devices
+            if kind in device.exclusive and not device.admin_access
         )
+
+    def amounts(self) -> Iterator[tuple[str, int]]:
+        """The amounts of all devices, by key; a key may be repeated."""
+        for device in self.devices:
+            if not device.admin_access:
+                yield from device.amounts.items()
 
     def for_request(self, request: str | None) -> tuple[PreparedDevice, ...]:
         """The prepared devices of one base request, or all when *request* is ``None``."""
-        return tuple(g for g in self.prepared_devices if request is None or g.request == request)
+        return tuple(each for each in self.devices if request is None or each.request == request)
+
+
+DeviceUser = tuple[PreparedClaim, PreparedDevice]
 
 
 class PreparedClaims:
-    """Everything assigned on this node: an immutable view of the checkpoint.
+    """All claims prepared on this node: an immutable view of the checkpoint.
 
-    ``orphaned`` are claims whose record could not be read: what they are known to hold stays held.
-    Questions are answered from indexes that are made when first asked for; :meth:`replacing` carries
-    them over, so that one more claim does not cost a count of all others.
+    ``orphaned`` are claims whose record cannot be read: what they are known to hold stays held. Indexes
+    are built on first use; :meth:`replacing` reuses the one that every runtime event needs.
     """
 
-    __slots__ = ("_devices", "_drawn", "_numbers", "entries", "orphaned")
+    __slots__ = ("_all_exclusive", "_amounts", "_devices", "_exclusive", "entries", "orphaned")
 
     def __init__(
         self,
@@ -267,11 +277,10 @@ class PreparedClaims:
     ) -> None:
         self.entries: Mapping[str, PreparedClaim] = {entry.uid: entry for entry in entries}
         self.orphaned: Mapping[str, Mapping[str, CpuSet]] = dict(orphaned or {})
-        self._numbers: dict[str, tuple[CpuSet, CpuSet]] = {}
-        self._drawn: dict[str, int] | None = None
-        self._devices: (
-            dict[tuple[str, str], tuple[tuple[PreparedClaim, PreparedDevice], ...]] | None
-        ) = None
+        self._exclusive: dict[str, dict[str, CpuSet]] = {}
+        self._all_exclusive: dict[str, CpuSet] = {}
+        self._amounts: dict[str, int] | None = None
+        self._devices: dict[tuple[str, str], tuple[DeviceUser, ...]] | None = None
 
     def __iter__(self) -> Iterator[PreparedClaim]:
         return iter(self.entries.values())
@@ -280,155 +289,93 @@ class PreparedClaims:
         return len(self.entries)
 
     def get(self, uid: str) -> PreparedClaim | None:
-        """The entry of a claim, if it has one."""
+        """The claim with this UID, if it is prepared."""
         return self.entries.get(uid)
 
     def exclusive(self, kind: str, *, excluding: str | None = None) -> CpuSet:
-        """All numbers of *kind* held by anyone, or by anyone but the claim *excluding*."""
-        held, by_several = self._held(kind)
-        own = self._own(kind, excluding) if excluding is not None else CpuSet()
-        return (held - own) | (own & by_several) if own else held
+        """All numbers of *kind* held by any claim except *excluding*."""
+        held = self._held(kind)
+        if excluding in held:
+            return CpuSet.union(numbers for uid, numbers in held.items() if uid != excluding)
+        if kind not in self._all_exclusive:
+            self._all_exclusive[kind] = CpuSet.union(held.values())
+        return self._all_exclusive[kind]
 
     def amount(self, key: str, *, excluding: str | None = None) -> int:
-        """How much of *key* all claims together draw, or all but the claim *excluding*."""
-        if self._drawn is None:
-            self._drawn = {}
+        """The total amount of *key* that all claims except *excluding* hold."""
+        if self._amounts is None:
+            self._amounts = {}
             for entry in self:
-                _add_amounts(self._drawn, entry, 1)
-        own = self.entries.get(excluding) if excluding is not None else None
-        return self._drawn.get(key, 0) - (_amount(own, key) if own is not None else 0)
+                for each, amount in entry.amounts():
+                    self._amounts[each] = self._amounts.get(each, 0) + amount
+        own = self.entries.get(excluding or "")
+        held = sum(amount for each, amount in own.amounts() if each == key) if own else 0
+        return self._amounts.get(key, 0) - held
 
-    def on_device(self, pool: str, device: str) -> tuple[tuple[PreparedClaim, PreparedDevice], ...]:
-        """Who has the device or shares of it, without ``adminAccess``."""
+    def on_device(self, pool: str, device: str) -> tuple[DeviceUser, ...]:
+        """The claims that have the device or a share of it, without ``adminAccess``."""
         if self._devices is None:
-            found: dict[tuple[str, str], list[tuple[PreparedClaim, PreparedDevice]]] = {}
+            self._devices = {}
             for entry in self:
-                for prepared in entry.prepared_devices:
-                    if not prepared.admin_access:
-                        found.setdefault((prepared.pool, prepared.device), []).append(
-                            (entry, prepared)
-                        )
-            self._devices = {where: tuple(users) for where, users in found.items()}
+                for each in entry.devices:
+                    if not each.admin_access:
+                        users = self._devices.get((each.pool, each.device), ())
+                        self._devices[each.pool, each.device] = (*users, (entry, each))
         return self._devices.get((pool, device), ())
 
     def holder(self, kind: str, numbers: CpuSet, *, excluding: str | None = None) -> str | None:
-        """Who holds any of *numbers*, in words for an error message; ``None`` if nobody does."""
-        for entry in self.entries.values():
-            if entry.uid != excluding and not entry.exclusive(kind).isdisjoint(numbers):
-                return str(entry)
-        for uid, orphaned_claim in self.orphaned.items():
-            if (
-                uid != excluding
-                and kind in orphaned_claim
-                and not orphaned_claim[kind].isdisjoint(numbers)
-            ):
-                return f"claim {uid} (its record in the checkpoint is unreadable or lost)"
+        """A claim that holds any of *numbers*, as text for an error message; ``None`` if none does."""
+        for uid, held in self._held(kind).items():
+            if uid != excluding and not held.isdisjoint(numbers):
+                unreadable = f"claim {uid} (its record in the checkpoint is unreadable or lost)"
+                return str(self.entries.get(uid, unreadable))
         return None
 
     def replacing(self, uid: str, entry: PreparedClaim | None) -> PreparedClaims:
-        """The same with *entry* as all that the claim *uid* holds; ``None``: without the claim."""
-        old = self.entries.get(uid)
-        others = dict(self.entries)
-        others.pop(uid, None)
-        if entry is not None:
-            others[uid] = entry
-        made = PreparedClaims(
-            (), {each: held for each, held in self.orphaned.items() if each != uid}
-        )
-        made.entries = others
-        if uid in self.orphaned:
-            return made  # rare: counted from the start
-        for kind, (held, by_several) in self._numbers.items():
-            gone = old.exclusive(kind) if old is not None else CpuSet()
-            if gone.isdisjoint(by_several):
-                come = entry.exclusive(kind) if entry is not None else CpuSet()
-                left = held - gone
-                made._numbers[kind] = (left | come, by_several | (left & come))
-        if self._drawn is not None:
-            made._drawn = dict(self._drawn)
-            for each, sign in ((old, -1), (entry, 1)):
-                if each is not None:
-                    _add_amounts(made._drawn, each, sign)
-        if self._devices is not None:
-            made._devices = _moved(self._devices, old, entry)
+        """The same claims with *entry* as the claim *uid*; ``None``: without that claim."""
+        others = [each for each in self if each.uid != uid]
+        orphaned = {each: held for each, held in self.orphaned.items() if each != uid}
+        made = PreparedClaims(others if entry is None else [*others, entry], orphaned)
+        for kind, held in self._exclusive.items():
+            made._exclusive[kind] = {each: own for each, own in held.items() if each != uid}
+            if entry is not None:
+                made._exclusive[kind][uid] = entry.exclusive(kind)
         return made
 
-    def _held(self, kind: str) -> tuple[CpuSet, CpuSet]:
-        """The numbers held by any claim, and those by more than one (damage, never intended)."""
-        found = self._numbers.get(kind)
-        if found is None:
-            held = by_several = CpuSet()
-            for uid in (*self.entries, *(u for u in self.orphaned if u not in self.entries)):
-                own = self._own(kind, uid)
-                held, by_several = held | own, by_several | (held & own)
-            found = self._numbers[kind] = held, by_several
-        return found
-
-    def _own(self, kind: str, uid: str) -> CpuSet:
-        entry = self.entries.get(uid)
-        own = entry.exclusive(kind) if entry is not None else CpuSet()
-        return own | self.orphaned.get(uid, {}).get(kind, CpuSet())
-
-
-def _amount(entry: PreparedClaim, key: str) -> int:
-    return sum(
-        prepared.amounts.get(key, 0)
-        for prepared in entry.prepared_devices
-        if not prepared.admin_access
-    )
-
-
-def _add_amounts(drawn: dict[str, int], entry: PreparedClaim, sign: int) -> None:
-    for prepared in entry.prepared_devices:
-        for key, amount in prepared.amounts.items() if not prepared.admin_access else ():
-            drawn[key] = drawn.get(key, 0) + sign * amount
-
-
-def _moved(
-    devices: Mapping[tuple[str, str], tuple[tuple[PreparedClaim, PreparedDevice], ...]],
-    old: PreparedClaim | None,
-    new: PreparedClaim | None,
-) -> dict[tuple[str, str], tuple[tuple[PreparedClaim, PreparedDevice], ...]]:
-    """The index of devices with one claim's entry exchanged."""
-    moved = dict(devices)
-    for where in {(g.pool, g.device) for g in old.prepared_devices} if old is not None else ():
-        left = tuple(user for user in moved.get(where, ()) if user[0] is not old)
-        moved[where] = left
-        if not left:
-            del moved[where]
-    come: dict[tuple[str, str], list[tuple[PreparedClaim, PreparedDevice]]] = {}
-    for prepared in new.prepared_devices if new is not None else ():
-        if new is not None and not prepared.admin_access:
-            come.setdefault((prepared.pool, prepared.device), []).append((new, prepared))
-    for where, users in come.items():
-        moved[where] = (*moved.get(where, ()), *users)
-    return moved
+    def _held(self, kind: str) -> Mapping[str, CpuSet]:
+        """The numbers of *kind* that each claim holds."""
+        if kind not in self._exclusive:
+            held = {entry.uid: entry.exclusive(kind) for entry in self}
+            for uid, kinds in self.orphaned.items():
+                held[uid] = held.get(uid, CpuSet()) | kinds.get(kind, CpuSet())
+            self._exclusive[kind] = held
+        return self._exclusive[kind]
 
 
 # -- enforce ------------------------------------------------------------------------------------------
 
 
-class Use(NamedTuple):
-    """A claim a container may use, and the prepared devices of it that are this container's.
+class ClaimUse(NamedTuple):
+    """A claim that a container may use, with the prepared devices of the container's requests.
 
-    ``owner_uid`` is the pod the claim belongs to as long as that pod is here: the first it was
-    reserved for, or the first that used it. A driver of things that cannot be shared rejects the
-    containers of other pods; one whose devices can be shared pays no heed.
+    ``owner_uid`` is the pod that owns the claim as long as the pod exists: the first one the claim was
+    reserved for, or the first that used it. A driver whose devices cannot be shared rejects the
+    containers of other pods.
     """
 
-    entry: PreparedClaim
-    prepared_devices: tuple[PreparedDevice, ...]
+    claim: PreparedClaim
+    devices: tuple[PreparedDevice, ...]
     owner_uid: str = ""
     owner: str = ""
     """The owner as ``namespace/name``, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
-class Container:
-    """A container as the runtime reports it, with the claims the kit found to be its own.
+class ContainerView:
+    """A container as the runtime reports it, with the claims it may use.
 
-    ``uses`` is settled by the kit: by the CDI device names that the runtime reports, or, where it
-    reports none, by environment variables checked against the checkpoint and the pod's UID.
+    The kit determines ``uses`` from the CDI device names that the runtime reports or, if it reports
+    none, from environment variables checked against the checkpoint and the pod's UID.
     """
 
     id: str
@@ -436,15 +383,15 @@ class Container:
     pod_uid: str
     pod_name: str
     namespace: str
-    uses: tuple[Use, ...] = ()
+    uses: tuple[ClaimUse, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     cgroup_path: str = ""
     cgroup_parent: str = ""
     memory_limit: int | None = None
-    """The limit the kubelet asked for, whatever a driver has made of it since."""
+    """The limit set by the kubelet, without changes by a driver."""
     hugepage_limits: Mapping[str, int] = field(default_factory=dict)
-    """Those the kubelet asked for, by page size as the kernel spells it; without a driver's."""
+    """The limits set by the kubelet, by page size in the kernel's spelling."""
 
     def __str__(self) -> str:
         return f"container {self.namespace}/{self.pod_name}/{self.name} ({self.id[:13]})"
@@ -452,10 +399,10 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class DesiredResources:
-    """What a container must look like; ``None`` and empty leave a knob as it is.
+    """The resources a container must have; ``None`` and empty values change nothing.
 
-    An empty :class:`CpuSet` for ``cpus`` or ``mems`` would mean "no change" to NRI, i.e. *anywhere*:
-    the kit rejects it. Raise :class:`RejectedError` instead.
+    The kit rejects an empty :class:`CpuSet` for ``cpus`` or ``mems``: NRI takes it as "no change", so
+    the container would run anywhere. Raise :class:`RejectedError` instead.
     """
 
     cpus: CpuSet | None = None
@@ -464,15 +411,15 @@ class DesiredResources:
     """Remove the CFS quota, so that pinned CPUs are not throttled."""
     memory_limit: int | None = None
     hugepage_limits: Mapping[str, int] = field(default_factory=dict)
-    """By page size as the kernel spells it (``2MB``, ``1GB``)."""
+    """By page size in the kernel's spelling (``2MB``, ``1GB``)."""
     unified: Mapping[str, str] = field(default_factory=dict)
-    """cgroup v2 files to set, by name (``memory.min``)."""
+    """cgroup v2 files to write, by name (``memory.min``)."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Environment, at creation only."""
+    """Environment variables, applied at creation only."""
 
 
 class Driver(Protocol):
-    """A DRA driver: three pure functions and a name."""
+    """A DRA driver: its names and three pure functions."""
 
     @property
     def name(self) -> str:
@@ -484,30 +431,42 @@ class Driver(Protocol):
         """Vendor and class of the CDI devices, e.g. ``dra.k8s.io/cpu``."""
         ...
 
-    def offer(self) -> Offer:
-        """Say what this node has. Pure; equal drivers offer equal things in equal order."""
-        ...
+    @property
+    def cpuset_kinds(self) -> frozenset[str]:
+        """The kinds in :attr:`PreparedDevice.exclusive` whose numbers are CPUs; usually none.
 
-    def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
-        """Say exactly what *claim* gets, given everything already assigned.
-
-        *prepared_claims* never contains *claim* itself. One prepared device per allocated device, in order. Raises
-        :class:`RejectedError` when it cannot be given. The kit checks the answer against all other claims
-        before it becomes true; an answer that overlaps is the driver's defect and is rejected.
+        The kit keeps containers without the claim off these CPUs (``cpuset.cpus``), before a prepare
+        is answered and for claims whose record was lost.
         """
         ...
 
-    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
-        """Say what *container* must look like now.
+    def offer(self) -> Offer:
+        """What this node has. Equal drivers make equal offers, in the same order."""
+        ...
 
-        Called for the container being created and again for every other one whenever prepared claims
-        change: the answer for a container without claims typically depends on prepared claims alone.
-        Raises :class:`RejectedError` when the container must not run.
+    def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
+        """Decide exactly what *claim* gets, given all other prepared claims.
+
+        Returns one prepared device per allocated device, in order. Raises :class:`RejectedError` if
+        that is not possible. The kit checks the result against all other claims and rejects a result
+        that overlaps: this is a defect of the driver.
+        """
+        ...
+
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
+        """The resources that *container* must have now.
+
+        Called for a container that is created, and for all others whenever prepared claims change: the
+        result for a container without claims typically depends on the prepared claims alone. Raises
+        :class:`RejectedError` if the container must not run.
         """
         ...
 
 
 Discover = Callable[[], Driver]
-"""Reads the world (machine, configuration) and makes the driver anew; called at start, on SIGHUP and
-every so often: when the offer differs from the last, it is published again. May raise ``OSError`` or
-``ValueError``: at start that ends the process with the message, later the last good driver stays."""
+"""Reads machine and configuration, writes nothing, and returns a new driver.
+
+Called at start, on SIGHUP and periodically; a changed offer is published again. May raise ``OSError`` or
+``ValueError``: at start the process exits with the message, later the last good driver stays."""

@@ -23,27 +23,27 @@ from drakit.wire.kubelet.sockets import registration_socket, service_socket
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """One thing looked at: fine, worth knowing (``note``), or wrong (``problem``), and the way out."""
 
     subject: str
     detail: str
     problem: str = ""
-    way_out: str = ""
+    remedy: str = ""
     note: str = ""
 
     def __str__(self) -> str:
         if not self.problem and not self.note:
             return f"[+] {self.subject}: {self.detail}"
         sign = "[-]" if self.problem else "[!]"
-        return f"{sign} {self.subject}: {self.problem or self.note}\n      {self.way_out}"
+        return f"{sign} {self.subject}: {self.problem or self.note}\n      {self.remedy}"
 
 
 def run_checks(
     discover: Callable[[], Driver],
     options: HostOptions,
     node: str,
-    more: Iterable[Finding] = (),
+    more: Iterable[CheckResult] = (),
 ) -> int:
     """Print all findings, *more* first; the exit code is 0 when nothing is missing, else 1."""
     good = True
@@ -54,23 +54,25 @@ def run_checks(
     return 0 if good else 1
 
 
-def findings(discover: Callable[[], Driver], options: HostOptions, node: str) -> Iterator[Finding]:
+def findings(
+    discover: Callable[[], Driver], options: HostOptions, node: str
+) -> Iterator[CheckResult]:
     """Look at everything, one finding after another, quick ones first."""
     try:
         driver = discover()
         offer = driver.offer()
         count = sum(len(pool.devices) for pool in offer.pools)
     except (OSError, ValueError) as error:
-        yield Finding("driver", "", str(error), "correct the configuration, then check again")
+        yield CheckResult("driver", "", str(error), "correct the configuration, then check again")
         return
-    yield Finding("driver", f"{driver.name} offers {count} devices on node {node}")
+    yield CheckResult("driver", f"{driver.name} offers {count} devices on node {node}")
     yield from check_directories(options, driver.name)
     yield check_nri(options)
     yield check_port(options)
     yield from asyncio.run(check_api(options, node, binding=needs_binder(offer)))
 
 
-def check_directories(options: HostOptions, driver: str) -> Iterator[Finding]:
+def check_directories(options: HostOptions, driver: str) -> Iterator[CheckResult]:
     """The kubelet's and the runtime's directories, and the lengths of the socket paths."""
     root = os.path.normpath(options.kubelet_root_dir)
     registry = os.path.join(root, "plugins_registry")
@@ -84,9 +86,9 @@ def check_directories(options: HostOptions, driver: str) -> Iterator[Finding]:
     try:
         service_socket(options.plugin_dir(driver), options.pod_uid or None)
         registration_socket(registry, driver, options.pod_uid or None)
-        yield Finding("socket paths", "short enough")
+        yield CheckResult("socket paths", "short enough")
     except SocketPathError as error:
-        yield Finding("socket paths", "", str(error), "use a shorter kubelet root directory")
+        yield CheckResult("socket paths", "", str(error), "use a shorter kubelet root directory")
     yield _directory(
         "CDI",
         options.cdi_dir,
@@ -94,28 +96,28 @@ def check_directories(options: HostOptions, driver: str) -> Iterator[Finding]:
     )
 
 
-def _directory(subject: str, path: str, way_out: str) -> Finding:
+def _directory(subject: str, path: str, remedy: str) -> CheckResult:
     if not os.path.isdir(path):
-        return Finding(subject, "", f"{path} does not exist", way_out)
+        return CheckResult(subject, "", f"{path} does not exist", remedy)
     if not os.access(path, os.W_OK | os.X_OK):
-        return Finding(subject, "", f"{path} is not writable", f"run as root; {way_out}")
-    return Finding(subject, f"{path} is writable")
+        return CheckResult(subject, "", f"{path} is not writable", f"run as root; {remedy}")
+    return CheckResult(subject, f"{path} is writable")
 
 
-def check_nri(options: HostOptions) -> Finding:
+def check_nri(options: HostOptions) -> CheckResult:
     """Whether the runtime's NRI socket is there and somebody listens."""
     if options.nri == "off":
-        return Finding("NRI", "off by configuration: containers are not pinned")
+        return CheckResult("NRI", "off by configuration: containers are not pinned")
     path = options.nri_socket
     try:
         mode = os.stat(path).st_mode
         if not stat.S_ISSOCK(mode):
-            return Finding("NRI", "", f"{path} is no socket", "set nriSocket to the runtime's")
+            return CheckResult("NRI", "", f"{path} is no socket", "set nriSocket to the runtime's")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(2)
             probe.connect(path)
     except FileNotFoundError:
-        return Finding(
+        return CheckResult(
             "NRI",
             "",
             f"{path} does not exist",
@@ -123,14 +125,14 @@ def check_nri(options: HostOptions) -> Finding:
             "disable = false in [plugins.'io.containerd.nri.v1.nri'], then a restart",
         )
     except OSError as error:
-        return Finding("NRI", "", f"{path}: {error}", "is the container runtime running?")
-    return Finding("NRI", f"{path} answers")
+        return CheckResult("NRI", "", f"{path}: {error}", "is the container runtime running?")
+    return CheckResult("NRI", f"{path} answers")
 
 
-def check_port(options: HostOptions) -> Finding:
+def check_port(options: HostOptions) -> CheckResult:
     """Whether the address of the health pages is free."""
     if not options.bind_address:
-        return Finding("health pages", "not served, by configuration")
+        return CheckResult("health pages", "not served, by configuration")
     host, port = listen_address(options.bind_address)
     family = socket.AF_INET6 if host and ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -138,13 +140,13 @@ def check_port(options: HostOptions) -> Finding:
         try:
             probe.bind((host or "", port))
         except OSError as error:
-            return Finding(
+            return CheckResult(
                 "health pages", "", f"{options.bind_address}: {error}", "set bindAddress"
             )
-    return Finding("health pages", f"{options.bind_address} is free")
+    return CheckResult("health pages", f"{options.bind_address} is free")
 
 
-async def check_api(options: HostOptions, node: str, *, binding: bool) -> list[Finding]:
+async def check_api(options: HostOptions, node: str, *, binding: bool) -> list[CheckResult]:
     """The API server, the node object, and every right the driver uses.
 
     *binding* says whether it has devices with binding conditions.
@@ -152,16 +154,16 @@ async def check_api(options: HostOptions, node: str, *, binding: bool) -> list[F
     try:
         cluster = find_cluster(kubeconfig=options.kubeconfig or None)
     except KubeError as error:
-        return [Finding("API server", "", str(error), "give --kubeconfig, or run as a pod")]
+        return [CheckResult("API server", "", str(error), "give --kubeconfig, or run as a pod")]
     async with Client(cluster) as client:
         try:
             version = (await client.get_document("/version")).get("gitVersion", "unknown")
-            found = [Finding("API server", f"{cluster.origin}: Kubernetes {version}")]
+            found = [CheckResult("API server", f"{cluster.origin}: Kubernetes {version}")]
             await client.get(NODES, node)
-            found.append(Finding("node", f"{node} exists"))
+            found.append(CheckResult("node", f"{node} exists"))
             found.extend([await _may(client, *right) for right in _rights(binding=binding)])
         except KubeError as error:
-            return [Finding("API server", "", str(error), "see the message")]
+            return [CheckResult("API server", "", str(error), "see the message")]
     return found
 
 
@@ -174,7 +176,7 @@ def _rights(*, binding: bool) -> Iterator[tuple[str, str]]:
         yield "patch", "resourceclaims/status"
 
 
-async def _may(client: Client, verb: str, resource: str) -> Finding:
+async def _may(client: Client, verb: str, resource: str) -> CheckResult:
     plural, _, subresource = resource.partition("/")
     asked = {"verb": verb, "group": "resource.k8s.io", "resource": plural}
     review = {
@@ -184,8 +186,8 @@ async def _may(client: Client, verb: str, resource: str) -> Finding:
     }
     answer = await client.create(ACCESS_REVIEWS, review)
     if answer.raw.get("status", {}).get("allowed"):
-        return Finding("rights", f"may {verb} {resource}")
-    return Finding(
+        return CheckResult("rights", f"may {verb} {resource}")
+    return CheckResult(
         "rights",
         "",
         f"may not {verb} {resource}",

@@ -22,12 +22,13 @@ import msgspec
 
 from drakit import __version__
 from drakit.core.objects import to_builtins
-from drakit.kit.claims.exclusion import serving_without
+from drakit.kit.claims.checkpoint import read_claims
+from drakit.kit.claims.exclusion import exclude_other_drivers
 from drakit.kit.config import settings as configuration
 from drakit.kit.config.options import HostOptions, node_name
 from drakit.kit.config.settings import ConfigurationError, Loaded
 from drakit.kit.driver import Driver
-from drakit.kit.preflight import Finding, run_checks
+from drakit.kit.preflight import CheckResult, run_checks
 from drakit.kit.reconciler import MakeReconciler
 from drakit.kit.telemetry import logs, watchdog
 
@@ -52,10 +53,10 @@ class Program(Generic[C]):
     gauges: Any = None
     """``(driver, prepared_claims) -> gauges`` for ``/metrics``, if the driver has any of its own."""
     driver: str = ""
-    """The DRA driver's name; only asked for where there are rivals."""
-    rivals: Callable[[C], Sequence[str]] = lambda config: ()
-    """By configuration: the drivers that hand out the same things and must not serve beside it."""
-    checks: Callable[[C], Iterable[Finding]] = lambda config: ()
+    """The DRA driver's name; required with *reconciler* or *conflicts_with*."""
+    conflicts_with: Callable[[C], Sequence[str]] = lambda config: ()
+    """By configuration: the drivers of the same resources, which must not run on the same node."""
+    checks: Callable[[C], Iterable[CheckResult]] = lambda config: ()
     """What ``--check`` looks at except what every driver needs."""
 
 
@@ -110,9 +111,11 @@ async def _serve(program: Program[C], config: C, node: str, discover: Callable[[
     except KubeError as error:
         raise ConfigurationError(str(error)) from error
     client = Client(cluster, component=program.name)
-    # Before the host: making it may already change the node (page pools get their size).
-    with serving_without(config, program.driver, program.rivals(config)):
-        reconciler = program.reconciler(config, node) if program.reconciler is not None else None
+    with exclude_other_drivers(config, program.driver, program.conflicts_with(config)):
+        reconciler = None
+        if program.reconciler is not None:
+            reconciler = program.reconciler(config, node)
+            await reconciler.establish(read_claims(config.checkpoint_dir(program.driver)))
         host = Host(
             discover, config, node=node, client=client, gauges=program.gauges, reconciler=reconciler
         )
@@ -145,7 +148,7 @@ def _parser(program: Program[Any]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=program.name,
         description=program.description,
-        epilog="Settings: later wins of default, --config file, environment, flag.",
+        epilog="Precedence (lowest to highest): default, configuration file, environment, flag.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"{program.name} {__version__}")

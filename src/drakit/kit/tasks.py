@@ -21,7 +21,7 @@ _LONGEST_PAUSE_SECONDS: Final = 30.0
 Task = Callable[[], Awaitable[None]]
 
 
-class Work:
+class TaskRunner:
     """Runs tasks by name. *count* is called with the name for each failure."""
 
     def __init__(

@@ -18,12 +18,12 @@ import msgspec
 
 from drakit.core.objects import (
     AllocatedConfiguration,
-    Allocation,
     AllocationResult,
     CelSelector,
-    DeviceAllocation,
+    DeviceAllocationResult,
     DeviceClass,
     DeviceClassSpec,
+    DeviceRequestAllocationResult,
     DeviceSelector,
     ObjectMeta,
     ResourceClaim,
@@ -149,18 +149,18 @@ class LocalNode:
         own = {device.name for pool in self.offer.pools for device in pool.devices}
         found = []
         for entry in prepared_claims:
-            ours = all(prepared.device in own for prepared in entry.prepared_devices)
+            ours = all(prepared.device in own for prepared in entry.devices)
             results = _results(self.driver.name, entry) if ours else self._consumed(entry)
             meta = ObjectMeta(name=entry.name, namespace=entry.namespace, uid=entry.uid)
-            status = _status(DeviceAllocation(results=tuple(results)))
+            status = _status(DeviceAllocationResult(results=tuple(results)))
             found.append(ResourceClaim(metadata=meta, status=status))
         return found
 
-    def _consumed(self, entry: PreparedClaim) -> Iterator[AllocationResult]:
+    def _consumed(self, entry: PreparedClaim) -> Iterator[DeviceRequestAllocationResult]:
         """The shares of this driver's devices that a claim of other devices uses."""
         for device, consumed in self.driver.consumption(entry).items():
             if any(consumed.values()):
-                yield AllocationResult(
+                yield DeviceRequestAllocationResult(
                     request="held",
                     driver=self.driver.name,
                     pool=NODE_NAME,
@@ -242,7 +242,7 @@ class LocalNode:
         claim = as_allocated(allocation.claim, allocation, self.classes)
         wanted = claim_for(self.driver.name, claim, claim.metadata.uid)
         assigned = self.driver.assign(wanted, prepared_claims)
-        return entry_of(wanted, assigned.prepared_devices, self.checkpoint.boot)
+        return entry_of(wanted, assigned.devices, self.checkpoint.boot)
 
     def _take(self, transaction: Transaction, allocation: ClaimAllocation) -> Taken:
         entry = self._entry(allocation, transaction.prepared_claims)
@@ -307,7 +307,7 @@ def as_allocated(
 ) -> ResourceClaim:
     """The claim with the allocation that the scheduler would write: results and configuration."""
     results = tuple(
-        AllocationResult(
+        DeviceRequestAllocationResult(
             request=str(pick.request),
             driver=pick.device.driver,
             pool=pick.device.pool,
@@ -328,13 +328,13 @@ def as_allocated(
         AllocatedConfiguration(source="FromClaim", requests=entry.requests, opaque=entry.opaque)
         for entry in claim.spec.devices.config
     ]
-    devices = DeviceAllocation(results=results, config=tuple(config))
+    devices = DeviceAllocationResult(results=results, config=tuple(config))
     return ResourceClaim(metadata=claim.metadata, spec=claim.spec, status=_status(devices))
 
 
-def _results(driver: str, entry: PreparedClaim) -> Iterator[AllocationResult]:
-    for prepared in entry.prepared_devices:
-        yield AllocationResult(
+def _results(driver: str, entry: PreparedClaim) -> Iterator[DeviceRequestAllocationResult]:
+    for prepared in entry.devices:
+        yield DeviceRequestAllocationResult(
             request=prepared.request,
             driver=driver,
             pool=prepared.pool,
@@ -345,5 +345,5 @@ def _results(driver: str, entry: PreparedClaim) -> Iterator[AllocationResult]:
         )
 
 
-def _status(devices: DeviceAllocation) -> ResourceClaimStatus:
-    return ResourceClaimStatus(allocation=Allocation(devices=devices))
+def _status(devices: DeviceAllocationResult) -> ResourceClaimStatus:
+    return ResourceClaimStatus(allocation=AllocationResult(devices=devices))

@@ -1,6 +1,6 @@
-"""Mistakes in manifests that the API server accepts and that only show at run time.
+"""Mistakes in manifests that the API server accepts and that appear only at run time.
 
-Rules that need to know what drivers publish are silent when no slices are given.
+Rules that depend on published devices are skipped if no ResourceSlices are given.
 """
 
 from __future__ import annotations
@@ -16,33 +16,47 @@ from drakit.core.objects import (
     DeviceRequest,
     DeviceSelector,
     DeviceTaintRule,
-    ExactRequest,
     ResourceSlice,
     SubRequest,
 )
 from drakit.core.pods import Pod
 from drakit.scheduler.allocator.constraints import lookup_attribute
-from drakit.scheduler.cel.checker.fields import fields_named, is_driver
-from drakit.scheduler.cel.checker.validators import children
-from drakit.scheduler.cel.errors import CelCompileError, CelError, CelRuntimeError
-from drakit.scheduler.cel.selector import (
-    CompiledSelector,
-    compile_selector,
-    device_value,
-    rejection,
-)
-from drakit.scheduler.cel.syntax.tree import CallExpr, Expr, LiteralExpr, SelectExpr
-from drakit.scheduler.cel.values import DeviceValue
-from drakit.scheduler.requests import MAX_ALLOCATION_RESULTS
+from drakit.scheduler.cel.checker.fields import unguarded_fields
+from drakit.scheduler.cel.errors import CelError, CelRuntimeError
+from drakit.scheduler.cel.selector import compile_selector, device_value, rejection
+from drakit.scheduler.requests import MAX_ALLOCATION_RESULTS, RequestSpec, request_specs
 
-RequestSpec = ExactRequest | SubRequest
-_SEARCH_SLOTS: Final = 8
-"""Asking for more identical devices than this makes kube-scheduler's search explode when short."""
+_MAX_COUNT: Final = 8
+"""With more identical devices than this, kube-scheduler's search explodes if too few are free."""
+
+_RULES: Final[dict[str, tuple[str, str]]] = {
+    "unused-claim": ("warning", "add `claims: [{{name: {name}}}]` to the resources of a container"),
+    "undeclared-claim": ("error", "add it to spec.resourceClaims or correct the name"),
+    "unknown-request": ("error", "use one of: {known}"),
+    "too-many-devices": ("error", "split the claim, or request capacity instead of single devices"),
+    "unknown-class": ("error", "correct deviceClassName or create the class"),
+    "explosive-count": ("warning", "request capacity of a shared device, if the driver supports it"),
+    "refused-expression": ("error", "correct the expression"),
+    "unguarded-access": ("warning", "write `has({field}) && …` or `{optional}.orValue(…)`"),
+    "selector-error": ("error", "guard the access with has() or .?name.orValue(…)"),
+    "no-device": ("warning", "check the selectors against `drakit explain`"),
+    "wrong-capacity-key": (
+        "error", "keys must be identical, including the domain if it is published with one; {hint}",
+    ),
+    "unqualified-attribute": ("error", "write it as domain/name, for example dra.cpu/numaNodeID"),
+    "unpublished-attribute": (
+        "error", "check the spelling; the domain is the driver name unless published otherwise",
+    ),
+    "unreachable-alternative": ("warning", "put the more demanding alternative first"),
+    "whole-capacity": ("warning", "publish a requestPolicy with a default"),
+    "taints-everything": ("warning", "name a driver, a pool or a device in spec.deviceSelector"),
+}  # fmt: skip
+"""Level and fix of every rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class LintFinding:
-    """One mistake: *where* is a piece of text to be found in the file."""
+    """A mistake; *where* is text that occurs in the line of the file that has it."""
 
     level: str
     rule: str
@@ -51,15 +65,20 @@ class LintFinding:
     where: str = ""
 
 
+def _finding(rule: str, message: str, where: str, **values: str) -> LintFinding:
+    level, fix = _RULES[rule]
+    return LintFinding(level, rule, message, fix.format(**values), where)
+
+
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What drivers offer and classes exist, as far as known."""
+    """The ResourceSlices and DeviceClasses to check against."""
 
     slices: tuple[ResourceSlice, ...] = ()
     classes: tuple[DeviceClass, ...] = ()
 
     def devices(self) -> Iterator[tuple[ResourceSlice, int]]:
-        """Every device as slice and position."""
+        """All devices as slice and position."""
         for entry in self.slices:
             for at in range(len(entry.spec.devices)):
                 yield entry, at
@@ -69,80 +88,62 @@ class Published:
 
 
 def lint_pod(pod: Pod) -> Iterator[LintFinding]:
-    """Claims nobody uses, and uses of claims that are not there."""
+    """Check that containers use all declared claims, and no others."""
     containers = (*pod.spec.init_containers, *pod.spec.containers)
     used = {use.name for container in containers for use in container.resources.claims}
     declared = {entry.name for entry in pod.spec.resource_claims}
     for entry in pod.spec.resource_claims:
         if entry.name not in used:
-            yield LintFinding(
-                "warning", "unused-claim",
-                f"claim {entry.name!r} of pod {pod.metadata.name} is used by no container: "
-                "devices are allocated and prepared, but no container sees them",
-                f"add `claims: [{{name: {entry.name}}}]` to the resources of a container",
-                f"name: {entry.name}",
-            )  # fmt: skip
+            message = (
+                f"no container uses claim {entry.name!r} of pod {pod.metadata.name}: devices are "
+                "allocated and prepared, but no container has access to them"
+            )
+            yield _finding("unused-claim", message, f"name: {entry.name}", name=entry.name)
     for name in sorted(used - declared):
-        yield LintFinding(
-            "error", "undeclared-claim",
-            f"a container of pod {pod.metadata.name} uses claim {name!r}, "
-            "which spec.resourceClaims does not have",
-            "add it to spec.resourceClaims or correct the name",
-            name,
-        )  # fmt: skip
+        message = (
+            f"a container of pod {pod.metadata.name} uses claim {name!r}, which is not in "
+            "spec.resourceClaims"
+        )
+        yield _finding("undeclared-claim", message, name)
 
 
 def lint_uses(pod: Pod, entry: str, claim: DeviceClaim) -> Iterator[LintFinding]:
-    """Requests that containers name but the claim does not have."""
-    known = {request.name for request in claim.requests}
+    """Check that the claim has all requests that containers name."""
+    requests = {request.name for request in claim.requests}
+    known = f"{', '.join(sorted(requests))}; or omit `request` for all requests"
     for container in (*pod.spec.init_containers, *pod.spec.containers):
         for use in container.resources.claims:
-            if use.name == entry and use.request and use.request not in known:
-                yield LintFinding(
-                    "error", "unknown-request",
-                    f"container {container.name} uses request {use.request!r} of claim "
-                    f"{entry!r}, which has: {', '.join(sorted(known))}",
-                    "name one of the claim's requests, or leave `request` out for all",
-                    use.request,
-                )  # fmt: skip
+            if use.name == entry and use.request and use.request not in requests:
+                message = (
+                    f"container {container.name} uses request {use.request!r}, which claim "
+                    f"{entry!r} does not have"
+                )
+                yield _finding("unknown-request", message, use.request, known=known)
 
 
 # -- claims -------------------------------------------------------------------------------------------
 
 
 def lint_claim(claim: DeviceClaim, published: Published) -> Iterator[LintFinding]:
-    """Everything about a claim's own text."""
+    """Check requests and constraints."""
     least = sum(_fewest(request) for request in claim.requests)
     if least > MAX_ALLOCATION_RESULTS:
-        yield LintFinding(
-            "error", "too-many-devices",
-            f"the claim asks for at least {least} devices; a claim can have {MAX_ALLOCATION_RESULTS}",
-            "split the claim, or ask for an amount of a capacity instead of single devices",
-            "count:",
-        )  # fmt: skip
+        message = (
+            f"the claim requests at least {least} devices; a claim can have at most "
+            f"{MAX_ALLOCATION_RESULTS}"
+        )
+        yield _finding("too-many-devices", message, "count:")
     for request in claim.requests:
-        for spec, name in _request_specs(request):
+        for name, spec in request_specs(request):
             yield from _lint_spec(spec, name, published)
         yield from _unreachable(request)
     for constraint in claim.constraints:
         yield from _lint_constraint(constraint, claim, published)
 
 
-def _request_specs(request: DeviceRequest) -> Iterator[tuple[RequestSpec, str]]:
-    if request.exactly is not None:
-        yield request.exactly, request.name
-    for sub in request.first_available:
-        yield sub, f"{request.name}/{sub.name}"
-
-
 def _fewest(request: DeviceRequest) -> int:
-    return min(
-        (
-            spec.count if spec.allocation_mode == "ExactCount" else 1
-            for spec, _ in _request_specs(request)
-        ),
-        default=0,
-    )
+    specs = [spec for _, spec in request_specs(request)]
+    return min((s.count if s.allocation_mode == "ExactCount" else 1 for s in specs), default=0)
 
 
 def _lint_spec(spec: RequestSpec, name: str, published: Published) -> Iterator[LintFinding]:
@@ -150,264 +151,169 @@ def _lint_spec(spec: RequestSpec, name: str, published: Published) -> Iterator[L
     classes = {c.metadata.name: c for c in published.classes}
     found = classes.get(spec.device_class_name)
     if classes and found is None:
-        yield LintFinding(
-            "error", "unknown-class",
-            f"request {name}: there is no DeviceClass {spec.device_class_name!r} "
-            f"(there are: {', '.join(sorted(classes))})",
-            "correct deviceClassName or create the class",
-            spec.device_class_name,
-        )  # fmt: skip
-    selectors = (*(found.spec.selectors if found else ()), *spec.selectors)
-    if spec.allocation_mode == "ExactCount" and spec.count > _SEARCH_SLOTS:
-        yield LintFinding(
-            "warning", "explosive-count",
-            f"request {name} asks for {spec.count} single devices: where fewer are free, "
-            f"kube-scheduler tries up to 2^{spec.count - 1} combinations and gives up after 10 s",
-            "ask for an amount of a capacity of a shared device, if the driver offers it",
-            "count:",
-        )  # fmt: skip
+        known = ", ".join(sorted(classes))
+        message = (
+            f"request {name}: DeviceClass {spec.device_class_name!r} does not exist "
+            f"(existing classes: {known})"
+        )
+        yield _finding("unknown-class", message, spec.device_class_name)
+    if spec.allocation_mode == "ExactCount" and spec.count > _MAX_COUNT:
+        message = (
+            f"request {name} is for {spec.count} single devices: if fewer are free, "
+            f"kube-scheduler tries up to 2^{spec.count - 1} combinations and gives up after 10 s"
+        )
+        yield _finding("explosive-count", message, "count:")
     if published.slices:
+        selectors = (*(found.spec.selectors if found else ()), *spec.selectors)
         yield from _against_devices(spec, name, selectors, published)
 
 
 def lint_selectors(selectors: tuple[DeviceSelector, ...], owner: str) -> Iterator[LintFinding]:
-    """Expressions the API server rejects, and attribute access that fails at run time."""
+    """Check for expressions that the API server rejects or that can fail at run time."""
     for index, selector in enumerate(selectors):
         if selector.cel is None:
             continue
         expression = selector.cel.expression
+        name = f"{owner}, selector {index + 1}"
         where = expression.strip().splitlines()[0] if expression.strip() else ""
         error = rejection(expression)
         if error is not None:
-            yield LintFinding(
-                "error", "refused-expression",
-                f"{owner}, selector {index + 1}: the API server refuses it: {error}",
-                "correct the expression",
-                where,
-            )  # fmt: skip
+            message = f"{name}: the API server rejects it: {error}"
+            yield _finding("refused-expression", message, where)
             continue
-        for field, domain, name in unguarded(expression):
-            yield LintFinding(
-                "warning", "unguarded-access",
-                f'{owner}, selector {index + 1} reads device.{field}["{domain}"].{name} without '
-                "asking whether it is there: one device without it stops the pod on every node",
-                f'write `has(device.{field}["{domain}"].{name}) && …` or '
-                f'`device.{field}["{domain}"].?{name}.orValue(…)`',
-                where,
-            )  # fmt: skip
-
-
-def unguarded(expression: str) -> list[tuple[str, str, str]]:
-    """Attributes and capacities an expression reads without a test for their presence.
-
-    A test counts if it stands anywhere in the expression, and so does a comparison of
-    ``device.driver`` with the domain: a driver is trusted to publish its own attributes.
-    """
-    try:
-        root = compile_selector(expression).root
-    except CelCompileError:
-        return []
-    guarded: set[tuple[str, str, str]] = set()
-    drivers: set[str] = set()
-    read: list[tuple[str, str, str]] = []
-    pending: list[Expr] = [root]
-    while pending:
-        node = pending.pop(0)
-        pending.extend(children(node))
-        if isinstance(node, CallExpr) and node.function == "_==_":
-            drivers |= _compared_driver(node)
-        if (
-            isinstance(node, CallExpr)
-            and node.function == "@in"
-            and isinstance(node.args[0], LiteralExpr)
-        ):
-            probe = CallExpr("_[_]", (node.args[1], node.args[0]))
-            guarded.update(_own_field(probe))
-        for found in _own_field(node):
-            if (isinstance(node, SelectExpr) and not node.test) or (
-                isinstance(node, CallExpr) and node.function == "_[_]"
-            ):
-                read.append(found)
-            else:
-                guarded.add(found)
-    return [r for r in dict.fromkeys(read) if r not in guarded and r[1] not in drivers]
-
-
-def _own_field(node: Expr) -> list[tuple[str, str, str]]:
-    """The device field this very node reads, if it reads one."""
-    first = next(iter(fields_named(node)), None)
-    if first is None or first[0] == "driver":
-        return []
-    inner = [f for child in children(node) for f in fields_named(child)]
-    return [] if first in inner else [first]
-
-
-def _compared_driver(node: CallExpr) -> set[str]:
-    for a, b in (node.args, node.args[::-1]):
-        if is_driver(a) and isinstance(b, LiteralExpr) and isinstance(b.value, str):
-            return {b.value}
-    return set()
-
-
-# -- against what is published ---------------------------------------------------------------------------
-
-
-def _against_devices(
-    spec: RequestSpec, name: str, selectors: tuple[DeviceSelector, ...], published: Published
-) -> Iterator[LintFinding]:
-    compiled = _compiled(selectors)
-    if compiled is None:
-        return
-    matching = 0
-    keys: set[str] = set()
-    everything: set[str] = set()
-    requested = set(spec.capacity.requests) if spec.capacity else set()
-    for entry, at in published.devices():
-        device = entry.spec.devices[at]
-        everything.update(device.capacity)
-        try:
-            value = device_value(entry.spec.driver, device)
-            if not _all_match(compiled, value):
-                continue
-        except CelRuntimeError as error:
-            yield LintFinding(
-                "error", "selector-error",
-                f"request {name}: a selector fails on device {entry.spec.driver}/"
-                f"{entry.spec.pool.name}/{device.name}: {error}; the pod will not be scheduled",
-                "guard the access with has() or .?name.orValue(…)",
-                "name: " + name.rpartition("/")[2],
-            )  # fmt: skip
-            return
-        matching += 1
-        keys.update(device.capacity)
-    if matching == 0:
-        yield LintFinding(
-            "warning", "no-device",
-            f"request {name}: none of the {sum(1 for _ in published.devices())} published devices "
-            "meets its selectors and those of its class",
-            "check the selectors against `drakit explain`",
-            "name: " + name.rpartition("/")[2],
-        )  # fmt: skip
-        return
-    for key in sorted(requested - keys):
-        close = sorted(k for k in everything if k.rpartition("/")[2] == key.rpartition("/")[2])
-        hint = f"; write it as {close[0]!r}" if close else f"; the devices have: {sorted(keys)}"
-        yield LintFinding(
-            "error", "wrong-capacity-key",
-            f"request {name}: no matching device has a capacity with the exact key {key!r}",
-            f"keys are compared letter by letter, with the domain if it is published with one{hint}",
-            key,
-        )  # fmt: skip
-
-
-def _compiled(selectors: tuple[DeviceSelector, ...]) -> list[CompiledSelector] | None:
-    try:
-        return [compile_selector(s.cel.expression) for s in selectors if s.cel is not None]
-    except CelError:
-        return None
-
-
-def _all_match(selectors: list[CompiledSelector], value: DeviceValue) -> bool:
-    return all(selector.matches(value) for selector in selectors)
+        for part, domain, key in unguarded_fields(compile_selector(expression).root):
+            field = f'device.{part}["{domain}"].{key}'
+            message = (
+                f"{name} reads {field} without checking that it exists: if one device does not "
+                "have it, scheduling fails on all nodes"
+            )
+            optional = f'device.{part}["{domain}"].?{key}'
+            yield _finding("unguarded-access", message, where, field=field, optional=optional)
 
 
 def _lint_constraint(
     constraint: DeviceConstraint, claim: DeviceClaim, published: Published
 ) -> Iterator[LintFinding]:
     attribute = constraint.match_attribute or constraint.distinct_attribute or ""
-    known = {name for r in claim.requests for _, name in _request_specs(r)} | {
-        r.name for r in claim.requests
-    }
+    known = {request.name for request in claim.requests}
+    known |= {name for request in claim.requests for name, _ in request_specs(request)}
     for name in constraint.requests:
         if name not in known:
-            yield LintFinding(
-                "error", "unknown-request",
-                f"the constraint on {attribute} names request {name!r}, which the claim has not",
-                f"name one of: {', '.join(sorted(known))}",
-                name,
-            )  # fmt: skip
+            message = (
+                f"the constraint on {attribute} names request {name!r}, which the claim does not "
+                "have"
+            )
+            yield _finding("unknown-request", message, name, known=", ".join(sorted(known)))
     if "/" not in attribute:
-        yield LintFinding(
-            "error", "unqualified-attribute",
-            f"the constraint attribute {attribute!r} has no domain",
-            "write it as domain/name, for example dra.cpu/numaNodeID",
-            attribute,
-        )  # fmt: skip
-        return
-    if published.slices and not any(
+        message = f"the constraint attribute {attribute!r} has no domain"
+        yield _finding("unqualified-attribute", message, attribute)
+    elif published.slices and not any(
         lookup_attribute(entry.spec.devices[at], entry.spec.driver, attribute)
         for entry, at in published.devices()
     ):
-        yield LintFinding(
-            "error", "unpublished-attribute",
-            f"no driver publishes the attribute {attribute}, so the constraint can never be met",
-            "check the spelling; the domain is the driver's name unless published otherwise",
-            attribute,
-        )  # fmt: skip
+        message = f"no driver publishes {attribute}, so the constraint can never be satisfied"
+        yield _finding("unpublished-attribute", message, attribute)
 
 
 def _unreachable(request: DeviceRequest) -> Iterator[LintFinding]:
-    """Alternatives that are never tried with success, because an earlier one asks for less."""
+    """Find alternatives that are never used because an earlier one requires less."""
     for at, later in enumerate(request.first_available):
         for earlier in request.first_available[:at]:
-            if _asks_less(earlier, later):
-                yield LintFinding(
-                    "warning", "unreachable-alternative",
-                    f"alternative {request.name}/{later.name} is never used: {earlier.name} comes "
-                    "first and is satisfied by every device that satisfies it",
-                    "put the more demanding alternative first",
-                    later.name,
-                )  # fmt: skip
+            if _requires_less(earlier, later):
+                message = (
+                    f"alternative {request.name}/{later.name} is never used: every device that "
+                    f"satisfies it also satisfies {earlier.name}, which comes first"
+                )
+                yield _finding("unreachable-alternative", message, later.name)
                 break
 
 
-def _asks_less(a: SubRequest, b: SubRequest) -> bool:
-    wanted = {s.cel.expression for s in a.selectors if s.cel}
-    given = {s.cel.expression for s in b.selectors if s.cel}
+def _requires_less(a: SubRequest, b: SubRequest) -> bool:
     more = b.capacity.requests if b.capacity else {}
     less = a.capacity.requests if a.capacity else {}
     return (
         a.device_class_name == b.device_class_name
         and a.allocation_mode == b.allocation_mode == "ExactCount"
         and a.count <= b.count
-        and wanted <= given
+        and {s.cel.expression for s in a.selectors if s.cel}
+        <= {s.cel.expression for s in b.selectors if s.cel}
         and all(key in more and amount <= more[key] for key, amount in less.items())
         and set(b.tolerations) <= set(a.tolerations)
     )
 
 
-# -- what drivers and administrators write -----------------------------------------------------------------
+# -- published devices --------------------------------------------------------------------------------
+
+
+def _against_devices(
+    spec: RequestSpec, name: str, selectors: tuple[DeviceSelector, ...], published: Published
+) -> Iterator[LintFinding]:
+    try:
+        compiled = [compile_selector(s.cel.expression) for s in selectors if s.cel is not None]
+    except CelError:
+        return
+    where = "name: " + name.rpartition("/")[2]
+    count = matching = 0
+    keys: set[str] = set()
+    all_keys: set[str] = set()
+    for entry, at in published.devices():
+        device = entry.spec.devices[at]
+        count += 1
+        all_keys.update(device.capacity)
+        try:
+            value = device_value(entry.spec.driver, device)
+            if not all(selector.matches(value) for selector in compiled):
+                continue
+        except CelRuntimeError as error:
+            device_name = f"{entry.spec.driver}/{entry.spec.pool.name}/{device.name}"
+            message = (
+                f"request {name}: a selector fails on device {device_name}: {error}; scheduling "
+                "fails on all nodes"
+            )
+            yield _finding("selector-error", message, where)
+            return
+        matching += 1
+        keys.update(device.capacity)
+    if matching == 0:
+        devices = "the published device does not match" if count == 1 else (
+            f"none of the {count} published devices matches"
+        )  # fmt: skip
+        message = f"request {name}: {devices} its selectors and those of its class"
+        yield _finding("no-device", message, where)
+        return
+    for key in sorted((set(spec.capacity.requests) if spec.capacity else set()) - keys):
+        close = sorted(k for k in all_keys if k.rpartition("/")[2] == key.rpartition("/")[2])
+        hint = f"write it as {close[0]!r}" if close else f"the devices have: {sorted(keys)}"
+        message = f"request {name}: no matching device has a capacity with the key {key!r}"
+        yield _finding("wrong-capacity-key", message, key, hint=hint)
+
+
+# -- objects of drivers and administrators ------------------------------------------------------------
 
 
 def lint_class(found: DeviceClass) -> Iterator[LintFinding]:
-    """The selectors of a class."""
+    """Check the selectors of a class."""
     yield from lint_selectors(found.spec.selectors, f"class {found.metadata.name}")
 
 
 def lint_slice(entry: ResourceSlice) -> Iterator[LintFinding]:
-    """Shared devices whose capacity the first claim takes entirely."""
+    """Find shared devices whose whole capacity the first claim consumes."""
     for device in entry.spec.devices:
         if not device.allow_multiple_allocations:
             continue
         for key, capacity in device.capacity.items():
             if capacity.request_policy is None or capacity.request_policy.default is None:
-                yield LintFinding(
-                    "warning", "whole-capacity",
-                    f"device {device.name} can be shared, but a claim that does not mention "
-                    f"{key} takes all of it",
-                    "publish a requestPolicy with a default",
-                    device.name,
-                )  # fmt: skip
+                message = (
+                    f"device {device.name} can be shared, but a claim that does not request "
+                    f"{key} consumes all of it"
+                )
+                yield _finding("whole-capacity", message, device.name)
 
 
 def lint_taint_rule(rule: DeviceTaintRule) -> Iterator[LintFinding]:
-    """A rule for everything."""
+    """Find rules that apply to every device."""
     selector = rule.spec.device_selector
     if selector is None or (selector.driver, selector.pool, selector.device) == (None, None, None):
-        yield LintFinding(
-            "warning", "taints-everything",
-            f"DeviceTaintRule {rule.metadata.name} has no selector: it taints every device of "
-            "every driver",
-            "name a driver, a pool or a device in spec.deviceSelector",
-            "deviceSelector",
-        )  # fmt: skip
+        name = rule.metadata.name
+        message = f"DeviceTaintRule {name} has no selector: it taints every device of every driver"
+        yield _finding("taints-everything", message, "deviceSelector")

@@ -1,4 +1,4 @@
-"""Which nodes selectors, affinity, taints and plain resources allow, as kube-scheduler decides."""
+"""Node filters of kube-scheduler other than devices: selectors, affinity, taints, resources."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from drakit.core.objects import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
-from drakit.core.pods import Container, Node, NodeTaint, Pod, PodToleration
+from drakit.core.pods import Node, NodeTaint, Pod, PodContainer, PodToleration
 from drakit.core.quantity import ZERO, Quantity
 from drakit.scheduler.errors import FatalError
 
@@ -16,7 +16,7 @@ UNSCHEDULABLE: Final = NodeTaint(key="node.kubernetes.io/unschedulable", effect=
 
 
 def selector_matches(selector: NodeSelector, node: Node) -> bool:
-    """Whether one of the terms holds; a term without conditions matches nothing.
+    """Whether one of the terms matches; a term without conditions matches nothing.
 
     Raises :class:`FatalError` for a selector that cannot be parsed, as kube-scheduler does.
     """
@@ -52,7 +52,7 @@ def _requirement_holds(requirement: NodeSelectorRequirement, value: str | None) 
             return value is None
         case "Gt" | "Lt":
             if len(values) != 1 or not _INTEGER.fullmatch(values[0]):
-                raise FatalError(f"failed to parse node selector: {values} is no single integer")
+                raise FatalError(f"failed to parse node selector: {values} is not a single integer")
             if value is None or not _INTEGER.fullmatch(value):
                 return False
             greater = int(value) > int(values[0])
@@ -65,7 +65,7 @@ def _requirement_holds(requirement: NodeSelectorRequirement, value: str | None) 
 def node_matches(
     node: Node, node_name: str, all_nodes: bool, selector: NodeSelector | None
 ) -> bool:
-    """Whether devices with this node selection can be used from *node*."""
+    """Whether *node* can use devices with this node selection."""
     if node_name:
         return node.metadata.name == node_name
     if all_nodes:
@@ -73,13 +73,13 @@ def node_matches(
     return selector is not None and selector_matches(selector, node)
 
 
-# -- the filters of kube-scheduler except devices -----------------------------------------------------
+# -- pods -----------------------------------------------------
 
 
 def node_rejection(pod: Pod, node: Node, in_use: dict[str, Quantity] | None) -> str | None:
     """Why *pod* cannot run on *node* for reasons other than devices, or None.
 
-    *in_use* is what pods on the node already request; without it plain resources are not checked.
+    *in_use* is the sum of the requests of pods on the node; without it, resources are not checked.
     """
     spec = pod.spec
     if spec.node_name and spec.node_name != node.metadata.name:
@@ -111,14 +111,14 @@ def _tolerated(taint: NodeTaint, tolerations: Iterable[PodToleration]) -> bool:
 
 
 def pod_requests(pod: Pod) -> dict[str, Quantity]:
-    """What a pod requests of plain resources, init containers and overhead included."""
+    """Resource requests of a pod, including init containers and overhead."""
     total: dict[str, Quantity] = {}
     for container in pod.spec.containers:
         _combine(total, _requests(container), Quantity.__add__)
     sidecars: dict[str, Quantity] = {}
     peak: dict[str, Quantity] = {}
     for container in pod.spec.init_containers:
-        if container.restart_policy == "Always":  # a sidecar stays
+        if container.restart_policy == "Always":  # a sidecar keeps running
             _combine(total, _requests(container), Quantity.__add__)
             _combine(sidecars, _requests(container), Quantity.__add__)
             _combine(peak, sidecars, max)
@@ -131,7 +131,7 @@ def pod_requests(pod: Pod) -> dict[str, Quantity]:
     return total
 
 
-def _requests(container: Container) -> dict[str, Quantity]:
+def _requests(container: PodContainer) -> dict[str, Quantity]:
     return {**container.resources.limits, **container.resources.requests}
 
 

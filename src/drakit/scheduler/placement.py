@@ -1,4 +1,4 @@
-"""A pod on a cluster: on which nodes it fits, which node it gets, and with which devices."""
+"""Scheduling of a pod: the nodes on which it fits, its node and its devices."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec import structs
+
+from drakit.core.kubernetes_releases import LATEST, CelEnvironment, KubernetesRelease
 from drakit.core.objects import (
     DeviceClass,
     DeviceTaintRule,
     DeviceTaintSelector,
-    ExactRequest,
     ObjectMeta,
     ResourceClaim,
     ResourceClaimTemplate,
+    ResourceClaimTemplateSpec,
     ResourceSlice,
-    SubRequest,
 )
 from drakit.core.pods import Node, Pod
 from drakit.core.quantity import Quantity
+from drakit.scheduler.allocator.node_devices import InUse, NodeDevices
 from drakit.scheduler.allocator.search import (
     AllocationFound,
     AllocationImpossible,
@@ -30,22 +33,21 @@ from drakit.scheduler.cel.selector import rejection
 from drakit.scheduler.errors import FatalError, SearchLimitError
 from drakit.scheduler.nodes import node_rejection, pod_requests, selector_matches
 from drakit.scheduler.pools import SliceIndex
-from drakit.scheduler.requests import ClaimPlan, InUse, NodeDevices, claim_name, plan_claims
-from drakit.scheduler.versions import V1_37, KubernetesVersion
+from drakit.scheduler.requests import ClaimPlan, claim_name, plan_claims, request_specs
 
 FILTER_TIMEOUT_SECONDS: Final = 10
 """DynamicResourcesArgs.filterTimeout: how long kube-scheduler searches on one node."""
 STEPS_PER_SECOND: Final = 1_000_000
-"""What kube-scheduler is taken to manage; an order of magnitude, for the warning only."""
+"""Assumed speed of kube-scheduler; an order of magnitude, for the warning only."""
 NOT_AVAILABLE_ON_NODE: Final = "resourceclaim not available on the node"
 _MAX_ALTERNATIVES: Final = 8
 _MAX_USERS: Final = 256
-"""ResourceClaimReservedForMaxSize: pods one claim can serve."""
+"""ResourceClaimReservedForMaxSize: the number of pods that can use a claim."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSnapshot:
-    """Everything the scheduler knows."""
+    """The objects of a cluster that the scheduler reads."""
 
     nodes: tuple[Node, ...] = ()
     slices: tuple[ResourceSlice, ...] = ()
@@ -54,12 +56,12 @@ class ClusterSnapshot:
     claims: tuple[ResourceClaim, ...] = ()
     templates: tuple[ResourceClaimTemplate, ...] = ()
     pods: tuple[Pod, ...] = ()
-    version: KubernetesVersion = V1_37
+    release: KubernetesRelease = LATEST
 
 
 @dataclass(frozen=True, slots=True)
 class NodeResult:
-    """What one node has to say about the pod."""
+    """Whether the pod fits on one node, and with which devices."""
 
     name: str
     fits: bool
@@ -69,15 +71,17 @@ class NodeResult:
     at_least: bool = False
     fatal: bool = False
     score: int = 0
+    summary: str = ""
+    """The reason of a fatal error for users."""
 
     @property
     def would_time_out(self) -> bool:
-        """Whether kube-scheduler would give up before it finds the answer."""
+        """Whether kube-scheduler would reach its timeout before it finds the answer."""
         return self.steps > FILTER_TIMEOUT_SECONDS * STEPS_PER_SECOND
 
     @property
     def effort(self) -> str:
-        """What becomes of kube-scheduler where the search takes it too many steps; else nothing."""
+        """A warning if the search takes kube-scheduler too many steps, else an empty string."""
         if not self.would_time_out and not self.at_least:
             return ""
         steps = f"2^{self.steps.bit_length() - 1}" if self.steps > 10**6 else f"{self.steps:,}"
@@ -92,7 +96,7 @@ class NodeResult:
 
 @dataclass(frozen=True, slots=True)
 class SchedulingResult:
-    """The answer for a pod: the node and devices it gets, or why it gets none."""
+    """The node and devices of a pod, or the reason why it has none."""
 
     feasible: bool
     node: str | None
@@ -100,16 +104,16 @@ class SchedulingResult:
     nodes: tuple[NodeResult, ...] = ()
     allocations: tuple[ClaimAllocation, ...] = ()
     claims: tuple[ResourceClaim, ...] = ()
-    """All claims of the pod in its order, also those allocated before."""
+    """All claims of the pod in its order, including those that were already allocated."""
 
 
 class ClaimNotFoundError(Exception):
-    """The pod refers to a claim or template that is not there."""
+    """A claim or template of the pod does not exist."""
 
 
 @dataclass(slots=True)
 class SchedulingCycle:
-    """A pod about to be scheduled: the prepared inputs, shared by all nodes."""
+    """Inputs of the scheduling of one pod, shared by all nodes."""
 
     cluster: ClusterSnapshot
     pod: Pod
@@ -118,24 +122,26 @@ class SchedulingCycle:
     in_use: InUse
     plans: tuple[ClaimPlan, ...] = ()
     blocked: str = ""
-    """Why no node needs to be asked."""
+    """Why the pod cannot be scheduled on any node."""
     requested: dict[str, dict[str, Quantity]] = field(default_factory=dict)
 
     @property
     def allocated_claims(self) -> tuple[ResourceClaim, ...]:
-        """Claims of the pod that have their devices already."""
+        """Claims of the pod that are already allocated."""
         return tuple(c for c in self.claims if c.status.allocation is not None)
 
 
 def prepare(cluster: ClusterSnapshot, pod: Pod) -> SchedulingCycle:
-    """Collect what is common to all nodes. Raises :class:`ClaimNotFoundError`."""
-    version = cluster.version
+    """Collect the inputs that all nodes share. Raises :class:`ClaimNotFoundError`."""
+    release = cluster.release
     claims = tuple(pod_claims(cluster, pod))
-    slices = with_taint_rules(cluster.slices, cluster.taint_rules if version.taint_rules else ())
+    slices = with_taint_rules(
+        cluster.slices, cluster.taint_rules if release.enables("DRADeviceTaintRules") else ()
+    )
     known = {claim_name(c): c for c in cluster.claims}
     known.update({claim_name(c): c for c in claims if c.status.allocation is not None})
     scheduling = SchedulingCycle(
-        cluster, pod, claims, SliceIndex(slices, version), InUse.of(known.values(), version)
+        cluster, pod, claims, SliceIndex(slices, release), InUse.of(known.values(), release)
     )
     scheduling.requested = _requested_by_node(cluster.pods, pod)
     classes = {c.metadata.name: c for c in cluster.classes}
@@ -152,7 +158,7 @@ def prepare(cluster: ClusterSnapshot, pod: Pod) -> SchedulingCycle:
 
 
 def place(cluster: ClusterSnapshot, pod: Pod, only_node: str | None = None) -> SchedulingResult:
-    """Schedule *pod*, on *only_node* if given. Raises :class:`ClaimNotFoundError`."""
+    """Schedule *pod*, only on *only_node* if given. Raises :class:`ClaimNotFoundError`."""
     scheduling = prepare(cluster, pod)
     nodes = sorted(cluster.nodes, key=lambda node: node.metadata.name)
     if only_node is not None:
@@ -165,11 +171,11 @@ def place(cluster: ClusterSnapshot, pod: Pod, only_node: str | None = None) -> S
 
 
 def choose(scheduling: SchedulingCycle, answers: tuple[NodeResult, ...]) -> SchedulingResult:
-    """The node the pod gets.
+    """Choose the node of the pod.
 
-    An error on any node stops the pod, as in kube-scheduler. Among nodes that fit, the one with
-    the most preferred alternatives is taken and then the first by name; kube-scheduler's other
-    scores and its random choice among equals are not modeled.
+    An error on any node fails the pod, as in kube-scheduler. Among nodes that fit, the one with the
+    most preferred alternatives is chosen, then the first by name; kube-scheduler's other scores and
+    its random choice among equals are not modeled.
     """
     for answer in answers:
         if answer.fatal:
@@ -195,12 +201,12 @@ def _summary(answers: tuple[NodeResult, ...]) -> str:
 
 
 def check_node(scheduling: SchedulingCycle, node: Node) -> NodeResult:
-    """Whether the pod fits on one node."""
+    """Check whether the pod fits on one node."""
     return examine(scheduling, node)[0]
 
 
 def examine(scheduling: SchedulingCycle, node: Node) -> tuple[NodeResult, NodeDevices | None]:
-    """Whether the pod fits on one node, and the devices looked at, if it came to that."""
+    """Check one node; also returns its devices if they were checked."""
     name = node.metadata.name
     node_devices: NodeDevices | None = None
     try:
@@ -213,13 +219,13 @@ def examine(scheduling: SchedulingCycle, node: Node) -> tuple[NodeResult, NodeDe
         node_devices = NodeDevices(node, scheduling.index, scheduling.in_use)
         outcome = allocate(node_devices, scheduling.plans)
     except FatalError as error:
-        return NodeResult(name, False, str(error), fatal=True), node_devices
+        return NodeResult(name, False, str(error), fatal=True, summary=error.summary), node_devices
     except SearchLimitError as error:
         gave_up = NodeResult(name, False, str(error), steps=error.steps, at_least=True)
         return gave_up, node_devices
     answer = _answer(name, outcome)
     if elsewhere and answer.fits:
-        # kube-scheduler searches all the same: an error or a lack of devices comes first.
+        # kube-scheduler still searches: an error or a lack of devices takes precedence.
         answer = NodeResult(name, False, elsewhere, steps=answer.steps)
     return answer, node_devices
 
@@ -238,7 +244,7 @@ def _answer(name: str, outcome: AllocationFound | AllocationImpossible) -> NodeR
 
 
 def _score(allocation: ClaimAllocation) -> int:
-    """More for alternatives nearer the top of their list."""
+    """Higher for alternatives earlier in their list."""
     chosen = {str(pick.request) for pick in allocation.picks}
     return sum(
         _MAX_ALTERNATIVES - position
@@ -249,7 +255,7 @@ def _score(allocation: ClaimAllocation) -> int:
 
 
 def claims_allocated_elsewhere(scheduling: SchedulingCycle, node: Node) -> list[ResourceClaim]:
-    """Claims of the pod that have their devices already, but not for *node*."""
+    """Claims of the pod that are already allocated, but not for *node*."""
     found = []
     for claim in scheduling.allocated_claims:
         allocation = claim.status.allocation
@@ -263,7 +269,7 @@ def claims_allocated_elsewhere(scheduling: SchedulingCycle, node: Node) -> list[
 
 
 def pod_claims(cluster: ClusterSnapshot, pod: Pod) -> Iterable[ResourceClaim]:
-    """The claims of a pod in its order; those from templates are made up when not there yet."""
+    """The claims of a pod in its order; generated from the template if they do not exist yet."""
     namespace = pod.metadata.namespace
     claims = {(c.metadata.namespace, c.metadata.name): c for c in cluster.claims}
     templates = {(t.metadata.namespace, t.metadata.name): t for t in cluster.templates}
@@ -274,57 +280,46 @@ def pod_claims(cluster: ClusterSnapshot, pod: Pod) -> Iterable[ResourceClaim]:
             continue  # no claim was needed for this entry
         if name is not None:
             if (namespace, name) not in claims:
-                raise ClaimNotFoundError(
-                    f'pod {pod.metadata.name} waits for ResourceClaim "{name}" in namespace '
-                    f'"{namespace}", which is not there'
-                )
+                raise ClaimNotFoundError(f"ResourceClaim {namespace}/{name} not found")
             yield claims[namespace, name]
             continue
         template = templates.get((namespace, entry.resource_claim_template_name or ""))
         if template is None:
-            raise ClaimNotFoundError(
-                f"pod {pod.metadata.name} waits for ResourceClaimTemplate "
-                f'"{entry.resource_claim_template_name}" in namespace "{namespace}", '
-                "which is not there"
-            )
+            name = f"{namespace}/{entry.resource_claim_template_name}"
+            raise ClaimNotFoundError(f"ResourceClaimTemplate {name} not found")
         meta = ObjectMeta(name=f"{pod.metadata.name}-{entry.name}", namespace=namespace)
         yield ResourceClaim(metadata=meta, spec=template.spec.spec)
 
 
-def rejected_selectors(claim: ResourceClaim) -> list[tuple[str, CelCompileError]]:
-    """Selectors for which the API server would reject the claim, each with its path."""
+def rejected_selectors(
+    claim: ResourceClaim | ResourceClaimTemplateSpec, cel: CelEnvironment = LATEST.cel
+) -> list[tuple[str, CelCompileError]]:
+    """Selectors for which the API server rejects the claim, with their paths."""
     found: list[tuple[str, CelCompileError]] = []
     for at, request in enumerate(claim.spec.devices.requests):
-        base = f"spec.devices.requests[{at}]"
-        specs = [(f"{base}.exactly", request.exactly)] if request.exactly else []
-        for position, sub in enumerate(request.first_available):
-            specs.append((f"{base}.firstAvailable[{position}]", sub))  # type: ignore[arg-type]
-        for path, spec in specs:
+        paths = [f"firstAvailable[{position}]" for position in range(len(request.first_available))]
+        if request.exactly is not None:
+            paths.insert(0, "exactly")
+        for path, (_, spec) in zip(paths, request_specs(request), strict=True):
             for index, selector in enumerate(spec.selectors):
-                if selector.cel is None:
-                    continue
-                error = rejection(selector.cel.expression)
+                error = rejection(selector.cel.expression, cel) if selector.cel else None
                 if error is not None:
-                    found.append((f"{path}.selectors[{index}].cel.expression", error))
+                    where = f"spec.devices.requests[{at}].{path}.selectors[{index}].cel.expression"
+                    found.append((where, error))
     return found
 
 
 def _missing_class(claims: list[ResourceClaim], classes: dict[str, DeviceClass]) -> str:
     for claim in claims:
         for request in claim.spec.devices.requests:
-            specs: list[tuple[str, ExactRequest | SubRequest]] = [
-                (f"{request.name}/{sub.name}", sub) for sub in request.first_available
-            ]
-            if request.exactly is not None:
-                specs = [(request.name, request.exactly)]
-            for name, spec in specs:
+            for name, spec in request_specs(request):
                 if spec.device_class_name not in classes:
                     return f"request {name}: device class {spec.device_class_name} does not exist"
     return ""
 
 
 def _fully_reserved(claims: tuple[ResourceClaim, ...], pod: Pod) -> str:
-    """Whether an allocated claim has all the users it may have."""
+    """The reason if an allocated claim has the maximum number of users."""
     for claim in claims:
         users = claim.status.reserved_for
         if claim.status.allocation is None or len(users) < _MAX_USERS:
@@ -362,19 +357,16 @@ def _requested_by_node(pods: Iterable[Pod], excluding: Pod) -> dict[str, dict[st
 def with_taint_rules(
     slices: tuple[ResourceSlice, ...], rules: Iterable[DeviceTaintRule]
 ) -> tuple[ResourceSlice, ...]:
-    """The slices with the taints of matching rules added to their devices.
+    """Add the taints of matching rules to the devices.
 
-    A rule without selector matches no device, one with an empty selector matches every device.
+    A rule without a selector matches no device, one with an empty selector matches every device.
     """
     rules = tuple(rules)
     return tuple(_tainted(entry, rules) for entry in slices) if rules else slices
 
 
 def _tainted(entry: ResourceSlice, rules: tuple[DeviceTaintRule, ...]) -> ResourceSlice:
-    import msgspec
-
     spec = entry.spec
-    changed = False
     devices = []
     for device in spec.devices:
         added = tuple(
@@ -382,15 +374,10 @@ def _tainted(entry: ResourceSlice, rules: tuple[DeviceTaintRule, ...]) -> Resour
             for rule in rules
             if _rule_matches(rule.spec.device_selector, spec.driver, spec.pool.name, device.name)
         )
-        changed = changed or bool(added)
-        devices.append(
-            msgspec.structs.replace(device, taints=device.taints + added) if added else device
-        )
-    if not changed:
+        devices.append(structs.replace(device, taints=device.taints + added) if added else device)
+    if tuple(devices) == spec.devices:
         return entry
-    return msgspec.structs.replace(
-        entry, spec=msgspec.structs.replace(spec, devices=tuple(devices))
-    )
+    return structs.replace(entry, spec=structs.replace(spec, devices=tuple(devices)))
 
 
 def _rule_matches(

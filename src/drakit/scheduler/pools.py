@@ -1,4 +1,4 @@
-"""Resource pools as one node sees them: complete, valid, of the newest generation, in order."""
+"""Resource pools from the point of view of one node: newest generation, completeness, validity."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from drakit.core.kubernetes_releases import KubernetesRelease
 from drakit.core.objects import CounterSet, Device, ResourceSlice
 from drakit.core.pods import Node
 from drakit.scheduler.allocator.matching import Matcher
 from drakit.scheduler.nodes import node_matches
-from drakit.scheduler.versions import KubernetesVersion
 
 
 class PoolId(NamedTuple):
-    """Pools are told apart by driver and name."""
+    """The identity of a pool."""
 
     driver: str
     name: str
@@ -36,64 +36,66 @@ class DeviceId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """A pool for one node; devices of incomplete and invalid pools are never taken."""
+    """A pool for one node; devices of incomplete or invalid pools are never allocated."""
 
     id: PoolId
     slices: tuple[ResourceSlice, ...] = ()
     slices_elsewhere: tuple[ResourceSlice, ...] = ()
-    """Slices of the pool for other nodes; their devices draw from the same counters."""
+    """Slices of the pool for other nodes, whose devices consume the same counters."""
     counter_sets: dict[str, CounterSet] = field(default_factory=dict)
     incomplete: str = ""
-    """What is missing, when slices are."""
+    """Which slices are missing, if any."""
     invalid: str = ""
-    """What is wrong, when the pool contradicts itself."""
+    """Why the pool is invalid, if it is."""
 
     @property
     def usable(self) -> bool:
-        """Whether devices can be taken from it."""
+        """Whether devices can be allocated from it."""
         return not self.incomplete and not self.invalid
 
 
 class SliceIndex:
-    """All slices of a cluster, found by node and by pool."""
+    """All slices of a cluster, indexed by node and pool."""
 
-    def __init__(self, slices: Iterable[ResourceSlice], version: KubernetesVersion) -> None:
-        self.version = version
+    def __init__(self, slices: Iterable[ResourceSlice], release: KubernetesRelease) -> None:
+        self.release = release
         self.by_pool: dict[PoolId, list[ResourceSlice]] = {}
         self._by_node: dict[str, list[ResourceSlice]] = {}
         self._shared: list[ResourceSlice] = []
         self._matchers: dict[str, Matcher] = {}
         self.texts: dict[Hashable, str] = {}
-        """Words for what a selector saw, by its values: thousands of devices have the same."""
+        """Cached texts of the explanation by values; thousands of devices share one."""
         for entry in slices:
             self.by_pool.setdefault(_pool_id(entry), []).append(entry)
-            everywhere = version.counter_slices_on_every_node and entry.spec.shared_counters
+            everywhere = (
+                release.scheduler.counter_slices_on_every_node and entry.spec.shared_counters
+            )
             if entry.spec.node_name and not everywhere:
                 self._by_node.setdefault(entry.spec.node_name, []).append(entry)
             else:
                 self._shared.append(entry)
 
     def matcher(self, expression: str) -> Matcher:
-        """A selector and its results so far. Raises ``CelCompileError``."""
+        """The cached matcher of a selector. Raises ``CelCompileError``."""
         found = self._matchers.get(expression)
         if found is None:
-            found = self._matchers[expression] = Matcher(expression)
+            found = self._matchers[expression] = Matcher(expression, self.release.cel)
         return found
 
     def pools(self, node: Node) -> tuple[PoolView, ...]:
-        """The pools *node* can use, in the order in which kube-scheduler tries them."""
+        """The pools that *node* can use, in the order of kube-scheduler."""
         relevant: dict[PoolId, list[ResourceSlice]] = {}
         for entry in (*self._by_node.get(node.metadata.name, ()), *self._shared):
             if self._supported(entry) and self._is_relevant(entry, node):
                 _add_newest(relevant, entry)
         pools = [self._build(pool, slices) for pool, slices in relevant.items()]
         found = [pool for pool in pools if pool is not None]
-        # Pools with binding conditions come last: their devices have to be waited for.
+        # Pools with binding conditions come last, because their devices are not available at once.
         return tuple(sorted(found, key=lambda pool: (_has_binding_conditions(pool), pool.id)))
 
     def _supported(self, entry: ResourceSlice) -> bool:
         spec = entry.spec
-        if not self.version.partitionable and (
+        if not self.release.enables("DRAPartitionableDevices") and (
             spec.per_device_node_selection is not None or spec.shared_counters
         ):
             return False
@@ -101,7 +103,7 @@ class SliceIndex:
 
     def _is_relevant(self, entry: ResourceSlice, node: Node) -> bool:
         spec = entry.spec
-        if spec.shared_counters and self.version.counter_slices_on_every_node:
+        if spec.shared_counters and self.release.scheduler.counter_slices_on_every_node:
             return True
         if spec.node_name or spec.all_nodes or spec.node_selector is not None:
             return node_matches(
@@ -117,7 +119,7 @@ class SliceIndex:
         if len(slices) != first.resource_slice_count:
             for entry in self.by_pool[pool]:
                 if entry.spec.pool.generation > first.generation:
-                    return None  # being replaced by a generation that has nothing for this node
+                    return None  # replaced by a generation without devices for this node
                 if entry.spec.pool.generation == first.generation:
                     everything.append(entry)
             everything = [entry for entry in everything if not _uses_compatibility_groups(entry)]
@@ -125,13 +127,13 @@ class SliceIndex:
                 return PoolView(
                     pool,
                     incomplete=f"{len(everything)} of {first.resource_slice_count} slices of "
-                    f"generation {first.generation} are there",
+                    f"generation {first.generation} exist",
                 )
-        return _assemble(pool, slices, everything, self.version)
+        return _assemble(pool, slices, everything, self.release)
 
 
 def device_matches(device: Device, node: Node) -> bool:
-    """Whether a device that selects its nodes itself selects *node*."""
+    """Whether a device with its own node selection selects *node*."""
     return node_matches(node, device.node_name or "", bool(device.all_nodes), device.node_selector)
 
 
@@ -162,15 +164,15 @@ def _assemble(
     pool: PoolId,
     slices: list[ResourceSlice],
     everything: list[ResourceSlice],
-    version: KubernetesVersion,
+    release: KubernetesRelease,
 ) -> PoolView:
     here = sorted(slices, key=lambda entry: entry.metadata.name)
     names = {entry.metadata.name for entry in here}
     elsewhere = [entry for entry in everything if entry.metadata.name not in names]
-    if not version.partitionable:
+    if not release.enables("DRAPartitionableDevices"):
         return PoolView(pool, tuple(here), invalid=_repeated_device(here))
     counters = [entry for entry in here if entry.spec.shared_counters]
-    if not version.counter_slices_on_every_node:
+    if not release.scheduler.counter_slices_on_every_node:
         counters += [entry for entry in elsewhere if entry.spec.shared_counters]
     devices = [entry for entry in here if not entry.spec.shared_counters]
     others = [entry for entry in elsewhere if not entry.spec.shared_counters]

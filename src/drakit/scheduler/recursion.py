@@ -1,4 +1,4 @@
-"""Room for recursion that is deep for a good reason."""
+"""Deeper recursion than Python's default limit."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from typing import Final
 
 _FRAMES: Final = 20_000
-"""Enough for an expression of the greatest nesting cel-go parses, and for the largest search."""
+"""Sufficient for the deepest expression that cel-go parses, and for the largest search."""
 
 
 @contextlib.contextmanager
 def deep_stack() -> Iterator[None]:
-    """Within, Python may recurse deeper than its default of 1000 frames."""
+    """Raise the recursion limit within the context."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, _FRAMES))
     try:

@@ -1,8 +1,8 @@
-"""An API server in memory, over real HTTP, that behaves like the real one where it hurts.
+"""Fake API server in memory, over real HTTP.
 
-Resource versions, conflicts, preconditions, ``generateName``, status, server-side apply, lists in
-pages, watches with bookmarks, 410 after compaction, fields dropped by feature gate, the limits of
-ResourceSlices, tokens, and on demand: answers late, wrong, or not at all.
+Supports resource versions, conflicts, preconditions, ``generateName``, status, server-side apply,
+paged lists, watches with bookmarks, 410 after compaction, fields dropped by feature gate, the limits
+of ResourceSlices, tokens, and injected faults.
 
 ::
 
@@ -35,11 +35,11 @@ import h11
 from drakit.core.kubernetes_releases import RELEASES
 from drakit.testing.apiserver_objects import (
     KINDS,
-    ApiRejectionError,
     Document,
     Key,
     ObjectSelector,
     ObjectTable,
+    RequestError,
     ResourceKind,
     merge_patch,
 )
@@ -47,25 +47,25 @@ from drakit.testing.stream_server import StreamServer
 from drakit.wire.kube.access.config import ClusterAccess
 from drakit.wire.kube.access.credentials import Credential, Fixed
 from drakit.wire.kube.access.endpoint import Endpoint
-from drakit.wire.kube.access.tls import AuthorityFile, SystemTrust
+from drakit.wire.kube.access.tls import Trust
 
 _REQUESTS_KEPT: Final = 10_000
 _NOT_SERVED: Final = "the server could not find the requested resource"
 
 
 class Trouble(Enum):
-    """What can be made to go wrong with a request."""
+    """Kinds of injected faults."""
 
-    ANSWER = "answered with a failure status, nothing done"
-    CUT_BEFORE = "connection cut, nothing done"
-    CUT_AFTER = "carried out, then the connection cut before the answer"
-    SLOW = "carried out after a delay"
-    GARBAGE = "answered with bytes that are no HTTP"
+    ANSWER = "failure status, not executed"
+    CUT_BEFORE = "connection closed, not executed"
+    CUT_AFTER = "executed, then connection closed before the response"
+    SLOW = "executed after a delay"
+    GARBAGE = "response that is not HTTP"
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing to go wrong."""
+    """An injected fault."""
 
     trouble: Trouble
     status: int = 500
@@ -76,7 +76,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A request as it arrived."""
+    """A received request."""
 
     method: str
     path: str
@@ -96,10 +96,10 @@ class _Planned:
 
 
 class FakeApiServer:
-    """The server. Start it with ``async with``, or with :meth:`in_thread` where there is no loop.
+    """The server; start it with ``async with``, or with :meth:`in_thread` without an event loop.
 
-    Objects are changed from outside with :meth:`add`, :meth:`change`, :meth:`remove`; every request
-    is in :attr:`requests`.
+    Tests change objects with :meth:`add`, :meth:`change` and :meth:`remove`; :attr:`requests` has every
+    request.
     """
 
     def __init__(
@@ -112,25 +112,25 @@ class FakeApiServer:
         authority: str | None = None,
         seed: int = 0,
     ) -> None:
-        """A server of Kubernetes *version* with its default gates, changed by *gates*.
+        """A server of Kubernetes *version* with its default feature gates, changed by *gates*.
 
-        *tokens*, when given, are the only ones let in; the set may be changed at any time. *tls*
-        makes it speak HTTPS, with *authority* the path of the CA file for clients.
+        *tokens* are the accepted tokens (default: no authentication); the set may change at any time.
+        *tls* enables HTTPS, with *authority* the path of the CA file for clients.
         """
         self.version = version
         self.tokens = tokens
         self.table = ObjectTable(RELEASES[version], gates or {}, seed)
         self.requests: deque[Seen] = deque(maxlen=_REQUESTS_KEPT)
         self.forbidden: set[tuple[str, str]] = set()
-        """``(verb, plural)`` pairs answered with 403."""
+        """``(verb, plural)`` pairs that get a 403."""
         self.unserved: set[str] = set()
         """Plurals that this server does not know."""
         if not self.table.release.serves_taint_rules:
             self.unserved.add("devicetaintrules")
         self.gone_as_event = True
-        """Whether 410 comes as an ERROR event in the stream, as from the real one, or as an HTTP status."""
+        """Whether 410 is an ERROR event in the stream, like the real one, or an HTTP status."""
         self.chance: Callable[[Seen], Fault | None] | None = None
-        """Asked for every request: a fault to happen to it."""
+        """Returns the fault for a request, if any."""
         self._tls = tls
         self._authority = authority
         self._planned: list[_Planned] = []
@@ -144,14 +144,14 @@ class FakeApiServer:
     # -- running --------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Listen; after a :meth:`stop` on the same port as before, with all objects kept."""
+        """Listen; after a :meth:`stop` on the same port and with all objects."""
         self._loop = asyncio.get_running_loop()
         listener = socket.create_server(("127.0.0.1", self._port))
         self._port = listener.getsockname()[1]
         self._server = StreamServer(listener, self._serve, tls=self._tls)
 
     async def stop(self) -> None:
-        """Stop listening and cut all connections: the API server is away."""
+        """Stop listening and close all connections."""
         server, self._server = self._server, None
         if server is not None:
             await server.close()
@@ -165,7 +165,7 @@ class FakeApiServer:
 
     @contextlib.contextmanager
     def in_thread(self) -> Iterator[Self]:
-        """Run in a thread of its own, for programs and tests without an event loop."""
+        """Run in a separate thread, for tests without an event loop."""
         ready, stop = threading.Event(), asyncio.Event()
         loops: list[asyncio.AbstractEventLoop] = []
 
@@ -188,14 +188,14 @@ class FakeApiServer:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL of the server."""
         return f"{'https' if self._tls else 'http'}://127.0.0.1:{self._port}"
 
     def cluster(self, token: str | None = None) -> ClusterAccess:
-        """How the client of ``drakit.wire.kube`` gets here, by default with one of the tokens."""
+        """Access for the client of ``drakit.wire.kube``, by default with one of the tokens."""
         if token is None and self.tokens:
             token = min(self.tokens)
-        trust = AuthorityFile(self._authority) if self._authority else SystemTrust()
+        trust = Trust(file=self._authority) if self._authority else Trust()
         return ClusterAccess(
             Endpoint.parse(self.url), Fixed(Credential(token)), trust, origin="FakeApiServer"
         )
@@ -218,10 +218,10 @@ class FakeApiServer:
             }
         )
 
-    # -- the objects, from outside ----------------------------------------------------------------
+    # -- objects ----------------------------------------------------------------
 
     def add(self, plural: str, document: Document, *, namespace: str = "") -> Document:
-        """Create an object, under the same rules as a request, then write its status, if it has one."""
+        """Create an object under the same rules as a request, then write its status, if any."""
         kind = KINDS[plural]
         if kind.namespaced and not namespace:
             namespace = (document.get("metadata") or {}).get("namespace") or "default"
@@ -236,7 +236,7 @@ class FakeApiServer:
     def change(
         self, plural: str, name: str, patch: Document, *, namespace: str = "", subresource: str = ""
     ) -> Document:
-        """Merge *patch* into an object, as somebody else would."""
+        """Merge *patch* into an object, as another client."""
         key = self._key(plural, name, namespace)
         changed = merge_patch(self.table.get(key), patch)
         changed["metadata"].pop("resourceVersion", None)
@@ -250,60 +250,60 @@ class FakeApiServer:
         self._notify()
 
     def objects(self, plural: str, *, fields: str = "", namespace: str = "") -> list[Document]:
-        """The objects of a kind, by name."""
+        """The objects of a resource, by name."""
         selector = ObjectSelector.parse(plural, fields, "", self.table.release)
         return self.table.select(plural, namespace, selector)
 
     def wipe_slices(self, node: str, driver: str | None = None) -> int:
         """Delete the slices of *node*: all of them, as at kubelet start, or those of *driver*."""
         fields = f"spec.nodeName={node}" + (f",spec.driver={driver}" if driver else "")
-        doomed = self.objects("resourceslices", fields=fields)
-        for document in doomed:
+        deleted = self.objects("resourceslices", fields=fields)
+        for document in deleted:
             self.remove("resourceslices", document["metadata"]["name"])
-        return len(doomed)
+        return len(deleted)
 
     @staticmethod
     def _key(plural: str, name: str, namespace: str) -> Key:
         return plural, (namespace or "default") if KINDS[plural].namespaced else "", name
 
-    # -- trouble ----------------------------------------------------------------------------------
+    # -- faults ----------------------------------------------------------------------------------
 
     def plan(
         self, fault: Fault, *, times: int = 1, when: Callable[[Seen], bool] = lambda _: True
     ) -> None:
-        """Let *fault* happen to the next *times* requests for which *when* holds."""
+        """Inject *fault* into the next *times* requests that match *when*."""
         self._planned.append(_Planned(fault, times, when))
 
     def compact(self) -> None:
-        """Forget history: whoever watches from before now gets 410."""
+        """Drop the history: watches from before now get 410."""
         self.table.compact()
         self._notify()
 
     def bookmark(self) -> None:
-        """Send a bookmark to every watch that allowed them."""
+        """Send a bookmark to every watch that allows them."""
         for watch in self._watches:
             watch.bookmark_due = True
         self._notify()
 
     def end_watches(self) -> None:
-        """Let every watch end as if its time were over."""
+        """End every watch as after its timeout."""
         for watch in self._watches:
             watch.ended = True
         self._notify()
 
     def disconnect(self) -> None:
-        """Cut every connection."""
+        """Close every connection."""
         if self._server is not None:
             self._server.disconnect()
 
     @property
     def connections(self) -> int:
-        """How many connections were made since the last start."""
+        """Connections since the last start."""
         return self._server.connections if self._server is not None else 0
 
     @property
     def watching(self) -> int:
-        """How many watches are under way."""
+        """The number of open watches."""
         return len(self._watches)
 
     def _notify(self) -> None:
@@ -317,7 +317,7 @@ class FakeApiServer:
     # -- a connection -----------------------------------------------------------------------------
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # The client may talk something else.
+        # The client may not send HTTP.
         with contextlib.suppress(h11.RemoteProtocolError, h11.LocalProtocolError):
             await self._converse(_ServerConnection(reader, writer))
 
@@ -337,14 +337,14 @@ class FakeApiServer:
     async def _respond(
         self, seen: Seen, connection: _ServerConnection, fault: Fault | None
     ) -> bool:
-        """Carry a request out and answer it; false when the answer is to be withheld."""
+        """Execute a request and respond; returns whether a response was sent."""
         try:
             self._authorize(seen)
             if seen.verb == "watch":
                 await self._watch(seen, connection)
                 return True
             code, document = self._answer(seen)
-        except ApiRejectionError as rejection:
+        except RequestError as rejection:
             code, document = rejection.code, rejection.status()
         if fault is not None and fault.trouble is Trouble.CUT_AFTER:
             return False
@@ -360,10 +360,10 @@ class FakeApiServer:
 
     @staticmethod
     async def _misbehave(fault: Fault, connection: _ServerConnection) -> bool:
-        """Answer wrongly or not at all; false when the connection is to be cut."""
+        """Inject a fault; returns whether the connection stays open."""
         if fault.trouble is Trouble.ANSWER:
             headers = [] if fault.retry_after is None else [("Retry-After", str(fault.retry_after))]
-            rejection = ApiRejectionError(fault.status, "Injected", "injected by the test")
+            rejection = RequestError(fault.status, "Injected", "injected by the test")
             await connection.reply(fault.status, rejection.status(), headers)
             return True
         if fault.trouble is Trouble.GARBAGE:
@@ -374,12 +374,12 @@ class FakeApiServer:
         if self.tokens is not None:
             scheme, _, token = seen.headers.get("authorization", "").partition(" ")
             if scheme != "Bearer" or token not in self.tokens:
-                raise ApiRejectionError(401, "Unauthorized", "Unauthorized")
+                raise RequestError(401, "Unauthorized", "Unauthorized")
         if seen.plural in self.unserved:
-            raise ApiRejectionError(404, "NotFound", _NOT_SERVED)
+            raise RequestError(404, "NotFound", _NOT_SERVED)
         if (seen.verb, seen.plural) in self.forbidden:
             kind = KINDS[seen.plural]
-            raise ApiRejectionError(
+            raise RequestError(
                 403,
                 "Forbidden",
                 f'{kind.qualified} is forbidden: User "test" cannot {seen.verb} resource '
@@ -411,7 +411,7 @@ class FakeApiServer:
             return 200, self.table.get(key)
         if seen.verb == "create":
             if kind.namespaced and not key[1]:
-                raise ApiRejectionError(405, "MethodNotAllowed", "the namespace is missing")
+                raise RequestError(405, "MethodNotAllowed", "the namespace is missing")
             keep = seen.query.get("dryRun") != "All"
             return 201, self.table.create(kind, key[1], _body(seen), keep=keep)
         if seen.verb == "update":
@@ -421,13 +421,12 @@ class FakeApiServer:
         if seen.verb == "delete":
             options = _body(seen) if seen.body else {}
             self.table.delete(kind, key, options.get("preconditions"))
-            return 200, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
-        if seen.verb == "deletecollection":
+        elif seen.verb == "deletecollection":
             for document in self.table.select(kind.plural, key[1], self._selector(seen, kind)):
-                metadata = document["metadata"]
-                self.table.delete(kind, (kind.plural, key[1], metadata["name"]))
-            return 200, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
-        raise ApiRejectionError(405, "MethodNotAllowed", f"{seen.method} is not allowed here")
+                self.table.delete(kind, (kind.plural, key[1], document["metadata"]["name"]))
+        else:
+            raise RequestError(405, "MethodNotAllowed", f"{seen.method} is not allowed here")
+        return 200, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
 
     def _selector(self, seen: Seen, kind: ResourceKind) -> ObjectSelector:
         fields, labels = seen.query.get("fieldSelector", ""), seen.query.get("labelSelector", "")
@@ -438,9 +437,7 @@ class FakeApiServer:
         if token := seen.query.get("continue"):
             number, revision, start = (int(part) for part in token.split("."))
             if revision < self.table.compacted or number not in self._pages:
-                raise ApiRejectionError(
-                    410, "Expired", "The provided continue parameter is too old"
-                )
+                raise RequestError(410, "Expired", "The provided continue parameter is too old")
             found = self._pages[number]
         else:
             found = self.table.select(kind.plural, namespace, self._selector(seen, kind))
@@ -469,13 +466,13 @@ class FakeApiServer:
         if how == "application/apply-patch+yaml":
             manager = seen.query.get("fieldManager")
             if not manager:
-                raise ApiRejectionError(
+                raise RequestError(
                     422, "Invalid", "fieldManager: Required value: is required for apply"
                 )
             force = seen.query.get("force") == "true"
             return self.table.apply(kind, key, body, manager, subresource=subresource, force=force)
         if how != "application/merge-patch+json":
-            raise ApiRejectionError(415, "UnsupportedMediaType", f"unsupported patch: {how}")
+            raise RequestError(415, "UnsupportedMediaType", f"unsupported patch: {how}")
         changed = merge_patch(self.table.get(key), body)
         return self.table.update(kind, key, changed, subresource=subresource)
 
@@ -515,7 +512,7 @@ class FakeApiServer:
 
 
 class _Watch:
-    """One watch: reads the table's history from where it stands whenever there is news."""
+    """A watch: reads the table's history from its position whenever there are changes."""
 
     def __init__(
         self,
@@ -549,7 +546,7 @@ class _Watch:
                         happening.key, happening.before, happening.after, position
                     ):
                         yield event
-            except ApiRejectionError as rejection:
+            except RequestError as rejection:
                 yield {"type": "ERROR", "object": rejection.status()}
                 return
             position = max(position, self._table.revision)
@@ -582,7 +579,7 @@ class _Watch:
 
 
 class _ServerConnection:
-    """HTTP/1.1 from the server's side."""
+    """Server side of an HTTP/1.1 connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -613,7 +610,7 @@ class _ServerConnection:
         return Seen(method, url.path, parameters, verb, plural, name, headers, body)
 
     async def _send(self, *events: Any) -> None:
-        # In one piece, as the real one does: a client is woken once per answer.
+        # In one write, like the real one: a client is woken once per response.
         self._writer.write(b"".join(self._http.send(event) or b"" for event in events))
         await self._writer.drain()
 
@@ -640,7 +637,7 @@ class _ServerConnection:
         await self._writer.drain()
 
     async def closed(self) -> None:
-        """Returns when the client has gone."""
+        """Wait until the client disconnects."""
         with contextlib.suppress(OSError):
             while await self._reader.read(65536):
                 pass
@@ -656,7 +653,7 @@ def _body(seen: Seen) -> Any:
     try:
         return json.loads(seen.body)
     except ValueError as error:
-        raise ApiRejectionError(400, "BadRequest", f"the body is no JSON: {error}") from error
+        raise RequestError(400, "BadRequest", f"the body is not valid JSON: {error}") from error
 
 
 def _parts(path: str) -> list[str]:
@@ -664,7 +661,7 @@ def _parts(path: str) -> list[str]:
 
 
 def _route(path: str) -> tuple[ResourceKind, str, str, str]:
-    """Kind, namespace, name and subresource of a path; raises 404 for what is not served."""
+    """Kind, namespace, name and subresource of a path; raises 404 for an unknown one."""
     parts = _parts(path)
     group, rest = (
         ("", parts[2:]) if parts[0] == "api" else (parts[1] if parts[1:] else "", parts[3:])
@@ -675,7 +672,7 @@ def _route(path: str) -> tuple[ResourceKind, str, str, str]:
         namespace, rest = rest[1], rest[2:]
     kind = KINDS.get(rest[0]) if rest else None
     if kind is None or (kind.group, kind.version) != (group, version) or len(rest) > 3:
-        raise ApiRejectionError(404, "NotFound", _NOT_SERVED)
+        raise RequestError(404, "NotFound", _NOT_SERVED)
     _, name, subresource = (*rest, "", "")[:3]
     return kind, namespace, name, subresource
 
@@ -684,7 +681,7 @@ def _verb(method: str, path: str, parameters: Mapping[str, str]) -> tuple[str, s
     """The RBAC verb, plural and name of a request."""
     try:
         kind, _, name, _ = _route(path)
-    except ApiRejectionError:
+    except RequestError:
         return method.lower(), "", ""
     collection = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
     single = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}

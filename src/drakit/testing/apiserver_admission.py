@@ -14,7 +14,7 @@ from drakit.core.kubernetes_releases import GATED_FIELDS, KubernetesRelease, Sli
 
 Document = dict[str, Any]
 Problem = tuple[str, str]
-"""Field path and what is wrong with it."""
+"""Field path and message."""
 
 _LISTS: Final = ("ints", "bools", "strings", "versions")
 _VALUES: Final = ("int", "bool", "string", "version", *_LISTS)

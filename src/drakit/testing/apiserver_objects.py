@@ -1,4 +1,4 @@
-"""The objects of the API server double: one table, one revision counter, a history for watches."""
+"""Objects of the fake API server, with a revision counter and a history for watches."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Document = dict[str, Any]
 Key = tuple[str, str, str]
 """Plural, namespace, name."""
 
-# Without vowels and look-alikes, as apimachinery generates names.
+# Without vowels and similar characters, as apimachinery generates names.
 _SUFFIX_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 _LONGEST_BASE: Final = 58
 _EPOCH: Final = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
 
-class ApiRejectionError(Exception):  # noqa: N818 - the answer of a server that works
-    """A request the server answers with a failure ``Status``."""
+class RequestError(Exception):
+    """A request that fails with a ``Status``."""
 
     def __init__(
         self, code: int, reason: str, message: str, details: Document | None = None
@@ -49,7 +49,7 @@ class ApiRejectionError(Exception):  # noqa: N818 - the answer of a server that 
 
 @dataclass(frozen=True, slots=True)
 class ResourceKind:
-    """A served kind of objects."""
+    """A resource that the server serves."""
 
     group: str
     version: str
@@ -58,9 +58,9 @@ class ResourceKind:
     namespaced: bool = True
     has_status: bool = False
     has_generation: bool = False
-    """Whether the server counts how often the spec changed."""
+    """Whether changes of the spec increase ``metadata.generation``."""
     created_without_status: bool = False
-    """Whether a status in the request that creates an object is dropped."""
+    """Whether the status is dropped on creation."""
 
     @property
     def api_version(self) -> str:
@@ -69,7 +69,7 @@ class ResourceKind:
 
     @property
     def qualified(self) -> str:
-        """Plural and group, as messages name it."""
+        """Plural and group, as in messages."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
@@ -106,8 +106,8 @@ _SELECTABLE: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
-    """One committed change: the object before and after, as of a revision."""
+class CommittedChange:
+    """A committed change of an object."""
 
     revision: int
     key: Key
@@ -116,14 +116,14 @@ class Happening:
 
 
 class ObjectTable:
-    """Objects under optimistic concurrency, with the API's rules for slices applied on writing."""
+    """Objects with optimistic concurrency and admission of ResourceSlices."""
 
     def __init__(self, release: KubernetesRelease, gates: Mapping[str, bool], seed: int) -> None:
         self.release = release
         self.gates = {**release.gates, **gates}
         self.revision = 1
         self.compacted = 0
-        self.history: list[Happening] = []
+        self.history: list[CommittedChange] = []
         self._objects: dict[Key, Document] = {}
         self._random = random.Random(seed)  # noqa: S311 - repeatable names and UIDs
         self._applied: dict[tuple[Key, str], Document] = {}
@@ -135,7 +135,7 @@ class ObjectTable:
         found = self._objects.get(key)
         if found is None:
             kind = KINDS[key[0]]
-            raise ApiRejectionError(
+            raise RequestError(
                 404,
                 "NotFound",
                 f'{kind.qualified} "{key[2]}" not found',
@@ -155,13 +155,11 @@ class ObjectTable:
             if key[0] == plural and selector.matches(key, document, namespace)
         ]
 
-    def since(self, revision: int) -> Iterator[Happening]:
-        """What was committed after *revision*; raises 410 when that is forgotten."""
+    def since(self, revision: int) -> Iterator[CommittedChange]:
+        """The changes after *revision*; raises 410 when they are compacted."""
         if revision < self.compacted:
-            raise ApiRejectionError(
-                410,
-                "Expired",
-                f"too old resource version: {revision} ({self.compacted})",
+            raise RequestError(
+                410, "Expired", f"too old resource version: {revision} ({self.compacted})"
             )
         return (item for item in self.history if item.revision > revision)
 
@@ -176,14 +174,14 @@ class ObjectTable:
         if not metadata.get("name"):
             base = metadata.get("generateName") or ""
             if not base:
-                raise ApiRejectionError(
+                raise RequestError(
                     422, "Invalid", "metadata.name: Required value: name or generateName"
                 )
             letters = "".join(self._random.choice(_SUFFIX_LETTERS) for _ in range(5))
             metadata["name"] = base[:_LONGEST_BASE] + letters
         key = (kind.plural, namespace, metadata["name"])
         if key in self._objects:
-            raise ApiRejectionError(
+            raise RequestError(
                 409,
                 "AlreadyExists",
                 f'{kind.qualified} "{key[2]}" already exists',
@@ -304,7 +302,7 @@ class ObjectTable:
         return stored
 
     def compact(self) -> None:
-        """Forget all history: watches from before now are answered with 410."""
+        """Drop the history: watches from before now get 410."""
         self.compacted = self.revision
         self.history.clear()
 
@@ -329,7 +327,7 @@ class ObjectTable:
                 {"field": field, "message": message, "reason": "FieldValueInvalid"}
                 for field, message in problems
             ]
-            raise ApiRejectionError(
+            raise RequestError(
                 422,
                 "Invalid",
                 f'ResourceSlice.resource.k8s.io "{name}" is invalid: {text}',
@@ -345,7 +343,7 @@ class ObjectTable:
         else:
             after["metadata"]["resourceVersion"] = str(self.revision)
             self._objects[key] = after
-        self.history.append(Happening(self.revision, key, before, after))
+        self.history.append(CommittedChange(self.revision, key, before, after))
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +366,7 @@ class ObjectSelector:
             path = path.rstrip("!")
             too_new = path == "spec.pool.name" and not release.selects_slices_by_pool
             if not sign or path not in known or too_new:
-                raise ApiRejectionError(400, "BadRequest", f'field label not supported: "{path}"')
+                raise RequestError(400, "BadRequest", f'field label not supported: "{path}"')
             conditions.append((path, value.removeprefix("="), not negated))
         pairs = []
         for part in filter(None, labels.split(",")):
@@ -390,8 +388,8 @@ class ObjectSelector:
         return all(labels.get(name) == value for name, value in self.labels)
 
 
-def _conflict(kind: ResourceKind, key: Key, why: str) -> ApiRejectionError:
-    return ApiRejectionError(
+def _conflict(kind: ResourceKind, key: Key, why: str) -> RequestError:
+    return RequestError(
         409,
         "Conflict",
         f'Operation cannot be fulfilled on {kind.qualified} "{key[2]}": {why}; '

@@ -1,8 +1,8 @@
-"""CDI directories as a runtime reads them: which devices resolve, and why others do not.
+"""CDI registry of the fake runtime: the devices that resolve, and why others do not.
 
-Every ``.json`` and ``.yaml`` file of the directories counts, nothing below them. A file that is
-invalid takes only its own devices away. Of two directories the later wins; within one directory a
-device that two files name is nobody's.
+Reads every ``.json`` and ``.yaml`` file of the directories. An invalid file affects only its own
+devices. Later directories override earlier ones; a device that two files of one directory define does
+not resolve.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from drakit.core.yaml import YamlError, load_strictly
 from drakit.wire.cdi.spec import (
     NO_EDITS,
     CdiDevice,
@@ -24,7 +25,7 @@ from drakit.wire.cdi.spec import (
 
 
 class ResolvedDevice(msgspec.Struct, frozen=True):
-    """A device that resolves: the file and specification it is in."""
+    """A device that resolves, with its file and specification."""
 
     path: str
     spec: Spec
@@ -32,7 +33,7 @@ class ResolvedDevice(msgspec.Struct, frozen=True):
 
 
 class UnresolvableError(CdiError):
-    """Devices that were requested and are not there."""
+    """Requested devices that do not resolve."""
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__(f"unresolvable CDI devices {', '.join(names)}")
@@ -40,14 +41,14 @@ class UnresolvableError(CdiError):
 
 
 class Catalog(msgspec.Struct, frozen=True, kw_only=True):
-    """What a set of directories offers: devices by qualified name, and problems by path."""
+    """Devices by qualified name, and problems by path."""
 
     devices: Mapping[str, ResolvedDevice]
     problems: Mapping[str, str]
 
     @classmethod
     def read(cls, directories: Iterable[str]) -> Catalog:
-        """Read all files now. Missing directories are empty; nothing raises."""
+        """Read all files; never raises."""
         devices: dict[str, ResolvedDevice] = {}
         problems: dict[str, str] = {}
         for directory in directories:
@@ -55,9 +56,9 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True):
         return cls(devices=devices, problems=problems)
 
     def edits_for(self, names: Iterable[str]) -> tuple[ContainerEdits, ...]:
-        """The edits that requesting *names* brings: of each file once, and of each device.
+        """The edits of the devices *names*, and of each of their files once.
 
-        Raises :class:`UnresolvableError`: all or nothing, as runtimes do.
+        Raises :class:`UnresolvableError` if any does not resolve, as runtimes do.
         """
         wanted = tuple(names)
         missing = [name for name in wanted if name not in self.devices]
@@ -79,13 +80,10 @@ def load_spec(path: str) -> Spec:
         data = file.read()
     if path.endswith(".json"):
         return decode_spec(data)
-    import yaml  # only operators' files are YAML; the daemons never get here
-
     try:
-        document = yaml.safe_load(data)
-    except yaml.YAMLError as error:
-        raise CdiError(f"not YAML: {error}") from error
-    return spec_from_builtins(document)
+        return spec_from_builtins(load_strictly(data.decode("utf-8", "replace")))
+    except YamlError as error:
+        raise CdiError(f"not valid YAML: {error}") from error
 
 
 def _read_directory(

@@ -1,4 +1,4 @@
-"""A container of the fake runtime: what its cgroup would say."""
+"""Container of the fake runtime, with the values its cgroup would have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from drakit.wire.nri.values import NriContainer, Resources, State
 
 
 class FakeContainer:
-    """A container of the fake runtime. What can be asked is what its cgroup would say."""
+    """A container of the fake runtime. Its properties are the values its cgroup would have."""
 
     def __init__(self, value: NriContainer, directory: str | None) -> None:
         self.value = value
@@ -25,30 +25,30 @@ class FakeContainer:
 
     @property
     def state(self) -> State:
-        """How far it has come."""
+        """The state of the container."""
         return self.value.state
 
     @property
     def resources(self) -> Resources:
-        """All limits the runtime set."""
+        """All limits that the runtime has set."""
         return self.value.resources
 
     @property
     def cpus(self) -> str:
-        """``cpuset.cpus``: from the mirrored cgroup, which others may write to, if there is one."""
-        return self._mirrored("cpuset.cpus", self.value.resources.cpus)
+        """``cpuset.cpus``, from the cgroup directory if there is one: others may write to it."""
+        return self._cgroup_value("cpuset.cpus", self.value.resources.cpus)
 
     @property
     def mems(self) -> str:
-        """``cpuset.mems``, likewise."""
-        return self._mirrored("cpuset.mems", self.value.resources.mems)
+        """``cpuset.mems``, from the cgroup directory if there is one."""
+        return self._cgroup_value("cpuset.mems", self.value.resources.mems)
 
     @property
     def env(self) -> dict[str, str]:
         """The environment its process has or would have."""
         return dict(entry.partition("=")[::2] for entry in self.value.env)
 
-    def _mirrored(self, name: str, otherwise: str) -> str:
+    def _cgroup_value(self, name: str, otherwise: str) -> str:
         if self._directory is None:
             return otherwise
         try:
@@ -58,22 +58,22 @@ class FakeContainer:
             return otherwise
 
     def change(self, resources: Resources) -> None:
-        """Set limits, as the kernel would be told to."""
+        """Set limits, as the runtime would in the kernel."""
         self.value = msgspec.structs.replace(
             self.value, resources=resources.over(self.value.resources)
         )
-        self.mirror()
+        self.write_cgroup()
 
     def forget_updates(self) -> None:
-        """Report what it was created with from now on; the mirrored cgroup stays as it is."""
+        """Report the limits of the creation from now on; the cgroup directory does not change."""
         self.value = msgspec.structs.replace(self.value, resources=self._created_with)
 
-    def become(self, state: State, pid: int = 0) -> None:
-        """Reach the next state of its life."""
-        self.value = msgspec.structs.replace(self.value, state=state, pid=pid)
+    def set_state(self, state: State) -> None:
+        """Change the state."""
+        self.value = msgspec.structs.replace(self.value, state=state)
 
-    def mirror(self) -> None:
-        """Write the limits to the mirrored cgroup, if there is one."""
+    def write_cgroup(self) -> None:
+        """Write the limits to the cgroup directory, if there is one."""
         if self._directory is None:
             return
         os.makedirs(self._directory, exist_ok=True)
@@ -86,8 +86,8 @@ class FakeContainer:
             with open(os.path.join(self._directory, name), "w", encoding="ascii") as file:
                 file.write(f"{text}\n")
 
-    def unmirror(self) -> None:
-        """Remove the mirrored cgroup."""
+    def remove_cgroup(self) -> None:
+        """Remove the cgroup directory."""
         if self._directory is not None:
             with contextlib.suppress(FileNotFoundError):
                 for name in os.listdir(self._directory):

@@ -1,20 +1,20 @@
-"""A kubelet for tests: what a DRA driver sees of the real one, on a directory of your own.
+"""Fake kubelet: the behavior of the kubelet that a DRA driver observes, in any directory.
 
-It finds drivers by their registration sockets, calls them for pods with the real time limits and
-in the real order, remembers what the real one remembers (and forgets what it forgets when it is
-restarted), checks answers as the real one does, and keeps account of every call.
+It finds drivers by their registration sockets, calls them for pods with the real deadlines and order,
+keeps the same state across restarts, validates responses like the real one, and records every call.
 
 ::
 
     async with FakeKubelet(root, node="node-1", wipe=server.wipe_slices) as kubelet:
         await kubelet.registered("dra.example.com")
-        pod = FakePod("web", claims=(PodClaim("cpus", "my-claim"),), containers={"app": (ContainerClaim("cpus"),)})
+        uses = {"app": (ContainerClaim("cpus"),)}
+        pod = FakePod("web", claims=(PodClaim("cpus", "my-claim"),), containers=uses)
         running = await kubelet.run_pod(pod, [claim])
         running.cdi_devices["app"]
         await kubelet.stop_pod(pod.uid)
 
-Time passes only where it must: a failed prepare is tried again by :meth:`FakeKubelet.sync_pod` and
-not after a minute, and what the kubelet does every minute is :meth:`FakeKubelet.reconcile`.
+Nothing is retried by itself: :meth:`FakeKubelet.sync_pod` retries a failed prepare, and
+:meth:`FakeKubelet.reconcile` does what the kubelet does every minute.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Final, Self
 
 from drakit.core.objects import ResourceClaim
@@ -63,18 +62,18 @@ GetClaim = Callable[[str, str], Awaitable[ResourceClaim | None]]
 
 
 class PodStuckError(Exception):
-    """What the event on the pod says."""
+    """The message of an event on the pod."""
 
 
 class PrepareError(PodStuckError):
-    """The pod stays Pending; :meth:`FakeKubelet.sync_pod` tries again."""
+    """The pod stays Pending; :meth:`FakeKubelet.sync_pod` retries."""
 
     def __init__(self, text: str) -> None:
         super().__init__(f"Failed to prepare dynamic resources: prepare dynamic resources: {text}")
 
 
 class UnprepareError(PodStuckError):
-    """The pod stays Terminating; :meth:`FakeKubelet.stop_pod` tries again."""
+    """The pod stays Terminating; :meth:`FakeKubelet.stop_pod` retries."""
 
     def __init__(self, text: str) -> None:
         super().__init__(f"unprepare dynamic resources: {text}")
@@ -82,7 +81,7 @@ class UnprepareError(PodStuckError):
 
 @dataclass(frozen=True, slots=True)
 class PodClaim:
-    """An entry of ``pod.spec.resourceClaims``: a name in the pod, and the claim it stands for."""
+    """An entry of ``pod.spec.resourceClaims``: the name in the pod, and the ResourceClaim."""
 
     name: str
     claim: str
@@ -98,7 +97,7 @@ class ContainerClaim:
 
 @dataclass(frozen=True, slots=True)
 class FakePod:
-    """As much of a pod as matters here."""
+    """The fields of a pod that the fake kubelet uses."""
 
     name: str
     uid: str = ""
@@ -113,7 +112,7 @@ class FakePod:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A pod whose sandbox could be made: the CDI devices of each container, in order."""
+    """A pod with a sandbox: the CDI devices of each container, in order."""
 
     pod: FakePod
     cdi_devices: Mapping[str, tuple[str, ...]]
@@ -121,7 +120,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class DriverCall:
-    """A call the kubelet made to a driver."""
+    """A call to a driver."""
 
     method: str
     driver: str
@@ -131,10 +130,10 @@ class DriverCall:
 
 
 class FakeKubelet:
-    """One kubelet on *root* (``plugins_registry`` and ``plugins`` are made below it).
+    """A kubelet with the root directory *root*.
 
-    *wipe* removes ResourceSlices: called with the node's name, and the name of a driver or None
-    for all. *get_claim* reads claims that are not given to :meth:`run_pod`.
+    *wipe* deletes ResourceSlices of a node: those of a driver, or all if it is ``None``. *get_claim*
+    reads claims that are not passed to :meth:`run_pod`.
     """
 
     def __init__(
@@ -169,24 +168,19 @@ class FakeKubelet:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     async def start(self) -> None:
-        """Start: remove all slices of the node, read the checkpoint, look for drivers."""
+        """Delete all slices of the node, read the checkpoint, find drivers."""
         self._wipe(self.node, None)
         for info in read_checkpoint(self._checkpoint):
             self._claims[info.namespace, info.name] = info
         await self.plugins.start()
-        self._reconciler = asyncio.create_task(self._reconcile_for_ever())
+        self._reconciler = asyncio.create_task(self._reconcile_forever())
 
     async def stop(self) -> None:
-        """Go down: connections end, what was only in memory is forgotten, pods run on."""
+        """Stop: connections end and state in memory is lost; pods keep running."""
         if self._reconciler is not None:
             self._reconciler.cancel()
             await asyncio.gather(self._reconciler, return_exceptions=True)
@@ -196,14 +190,14 @@ class FakeKubelet:
         self.plugins = self._plugin_manager()
 
     async def restart(self) -> None:
-        """Down and up again; containers keep running, drivers notice a new connection."""
+        """Stop and start; containers keep running, drivers get a new connection."""
         await self.stop()
         await self.start()
 
     async def reboot(self, meanwhile: Callable[[], object] = lambda: None) -> None:
-        """Everything on the node ends; *meanwhile* does what else a reboot does (empty ``/run``).
+        """Reboot the node; *meanwhile* does the rest of a reboot (empty ``/run``).
 
-        Pods stay assigned to the node: :meth:`sync_pod` makes their sandboxes anew.
+        Pods stay assigned to the node: :meth:`sync_pod` creates their sandboxes again.
         """
         await self.stop()
         meanwhile()
@@ -214,18 +208,15 @@ class FakeKubelet:
             self._registry,
             self._timing,
             RELEASES[self._version],
-            self._wipe_driver,
+            lambda driver: self._wipe(self.node, driver),
         )
-
-    def _wipe_driver(self, driver: str) -> None:
-        self._wipe(self.node, driver)
 
     # -- drivers ---------------------------------------------------------------------------------
 
     async def registered(
         self, driver: str, instances: int = 1, seconds: float = 60.0
     ) -> list[RegisteredPlugin]:
-        """Wait until so many instances of *driver* are registered and connected."""
+        """Wait until *instances* of *driver* are registered and connected."""
 
         def there() -> bool:
             found = self.plugins.instances(driver)
@@ -244,39 +235,39 @@ class FakeKubelet:
     # -- pods ------------------------------------------------------------------------------------
 
     async def run_pod(self, pod: FakePod, claims: Iterable[ResourceClaim] = ()) -> Running:
-        """Make the pod's sandbox: prepare its claims, and say what each container gets.
+        """Create the pod's sandbox: prepare its claims and return the CDI devices.
 
-        Raises :class:`PrepareError`; the pod then stays, Pending.
+        Raises :class:`PrepareError`; the pod then stays Pending.
         """
         self._pods[pod.uid] = pod
         return await self._prepare(pod, claims)
 
     async def sync_pod(self, uid: str, claims: Iterable[ResourceClaim] = ()) -> Running:
-        """What happens at the pod's next turn, or when its sandbox has to be made anew."""
+        """Retry the pod, or create its sandbox again."""
         return await self._prepare(self._pods[uid], claims)
 
     async def stop_pod(self, uid: str) -> None:
-        """End the pod: its containers have stopped, its claims are unprepared if it was the last.
+        """End the pod: unprepare the claims that no other pod uses.
 
-        Raises :class:`UnprepareError`; the pod then stays, Terminating.
+        Raises :class:`UnprepareError`; the pod then stays Terminating.
         """
         pod = self._pods[uid]
         await self._unprepare(uid, [info for info in self._claims.values() if uid in info.pods])
         del self._pods[pod.uid]
 
     def forget_pod(self, uid: str) -> None:
-        """The pod is gone without a farewell: force-deleted, or deleted while we were down."""
+        """Remove a pod without unpreparing: force-deleted, or deleted while the kubelet was down."""
         del self._pods[uid]
 
     async def reconcile(self) -> None:
-        """Unprepare the claims of pods that no longer exist; what cannot be is left for later."""
+        """Unprepare the claims of pods that no longer exist; failures are retried the next time."""
         gone = {pod for info in self._claims.values() for pod in info.pods} - self._pods.keys()
         for uid in sorted(gone):
             with contextlib.suppress(UnprepareError):
                 await self._unprepare(uid, [i for i in self._claims.values() if uid in i.pods])
 
     def cdi_devices(self, uid: str) -> dict[str, tuple[str, ...]]:
-        """What each container of the pod gets if it is started again now; no driver is asked."""
+        """The CDI devices of each container of the pod, from the cache."""
         pod = self._pods[uid]
         return {
             name: tuple(cdi for use in uses for cdi in self._cdi_of(pod, use))
@@ -284,11 +275,11 @@ class FakeKubelet:
         }
 
     def health(self, driver: str, pool: str, device: str) -> tuple[str, str]:
-        """State and message of a device as they would stand in a pod's status."""
+        """State and message of a device, as in a pod's status."""
         return self.plugins.health(driver, pool, device)
 
     def knows(self, claim_uid: str) -> bool:
-        """Whether the claim is in the kubelet's cache: prepared, or tried to be."""
+        """Whether the claim is in the cache, prepared or not."""
         return any(info.uid == claim_uid for info in self._claims.values())
 
     # -- preparing -------------------------------------------------------------------------------
@@ -301,20 +292,17 @@ class FakeKubelet:
             if document is None and self._get_claim is not None:
                 document = await self._get_claim(pod.namespace, pod_claim.claim)
             infos.append(self._check(pod, pod_claim, document))
-        # Another pod's prepare of the same claim may have come first while claims were read.
+        # Another pod may have prepared the same claim while claims were read.
         infos = [self._claims.setdefault((info.namespace, info.name), info) for info in infos]
         for info in infos:
             info.pods.add(pod.uid)
         write_checkpoint(self._checkpoint, self._claims.values())
         waiting = [info for info in infos if not info.prepared]
-        for driver in dict.fromkeys(d for info in waiting for d in info.drivers):
-            wanted = [
-                info
-                for info in waiting
-                if driver in info.drivers and (driver, "NodePrepareResources") not in info.skipped
-            ]
-            if wanted:
-                await self._prepare_with(driver, wanted)
+        for driver, wanted in _by_driver(waiting, "NodePrepareResources"):
+            response = await self._call(driver, "NodePrepareResources", wanted, PrepareError)
+            for info in wanted:
+                devices = response.claims[info.uid].devices
+                info.drivers[driver] = [cached_device(device) for device in devices]
         for info in waiting:
             info.prepared = True
         write_checkpoint(self._checkpoint, self._claims.values())
@@ -323,7 +311,7 @@ class FakeKubelet:
     def _check(
         self, pod: FakePod, pod_claim: PodClaim, document: ResourceClaim | None
     ) -> ClaimInfo:
-        """All that is checked before any driver is called and anything is written down."""
+        """All checks before a driver is called."""
         name = f"{pod.namespace}/{pod_claim.claim}"
         if document is None:
             raise PrepareError(f"failed to fetch ResourceClaim {pod_claim.claim}: not found")
@@ -370,48 +358,34 @@ class FakeKubelet:
             skipped=skipped,
         )
 
-    async def _prepare_with(self, driver: str, infos: list[ClaimInfo]) -> None:
-        endpoint = self.plugins.pick(driver)
-        if endpoint is None:
-            raise PrepareError(f"DRA driver {driver} is not registered")
-        response = await self._call(endpoint, "Prepare", infos, PrepareError)
-        by_uid: dict[str, ClaimInfo | None] = {info.uid: info for info in infos}
-        for uid, entry in response.claims.items():
-            info = by_uid.get(uid)
-            if info is None:
-                raise PrepareError(
-                    f"NodePrepareResources returned result for unknown claim UID {uid}"
-                )
-            if entry.error:
-                raise PrepareError(
-                    f"NodePrepareResources failed for ResourceClaim {info.name}: {entry.error}"
-                )
-            info.drivers[driver] = [cached_device(device) for device in entry.devices]
-        if missing := len(infos) - len(response.claims):
-            raise PrepareError(f"NodePrepareResources skipped {missing} ResourceClaims")
-
     async def _call(
         self,
-        endpoint: RegisteredPlugin,
-        verb: str,
+        driver: str,
+        method: str,
         infos: list[ClaimInfo],
         failure: Callable[[str], PodStuckError],
     ) -> Any:
-        method = f"Node{verb}Resources"
+        """Call *method* for *infos*; raises *failure* unless the response is right for all of them."""
+        endpoint = self.plugins.pick(driver)
+        if endpoint is None:
+            raise failure(f"DRA driver {driver} is not registered")
+        names = {info.uid: info.name for info in infos}
         self.calls.append(
-            DriverCall(
-                method=method,
-                driver=endpoint.driver,
-                service=endpoint.service,
-                api=endpoint.api,
-                uids=tuple(info.uid for info in infos),
-            )
+            DriverCall(method, driver, endpoint.service, endpoint.api, uids=tuple(names))
         )
         claims = [(info.namespace, info.name, info.uid) for info in infos]
         try:
-            return await endpoint.call(verb, claims, self._timing.call)
+            response = await endpoint.call(method, claims, self._timing.call)
         except CALL_FAILURES as error:
             raise failure(f"{method}: {type(error).__name__} {error}") from error
+        for uid, entry in response.claims.items():
+            if uid not in names:
+                raise failure(f"{method} returned result for unknown claim UID {uid}")
+            if entry.error:
+                raise failure(f"{method} failed for ResourceClaim {names[uid]}: {entry.error}")
+        if missing := len(infos) - len(response.claims):
+            raise failure(f"{method} skipped {missing} ResourceClaims")
+        return response
 
     # -- unpreparing -----------------------------------------------------------------------------
 
@@ -423,15 +397,10 @@ class FakeKubelet:
         for info in last:
             info.unpreparing = True
         try:
-            for driver in dict.fromkeys(d for info in last for d in info.drivers):
-                wanted = [
-                    info
-                    for info in last
-                    if driver in info.drivers
-                    and (driver, "NodeUnprepareResources") not in info.skipped
-                ]
-                if wanted:
-                    await self._unprepare_with(driver, wanted)
+            for driver, wanted in _by_driver(last, "NodeUnprepareResources"):
+                for info in wanted:
+                    info.prepared = False
+                await self._call(driver, "NodeUnprepareResources", wanted, UnprepareError)
         finally:
             for info in last:
                 info.unpreparing = False
@@ -439,28 +408,7 @@ class FakeKubelet:
             del self._claims[info.namespace, info.name]
         write_checkpoint(self._checkpoint, self._claims.values())
 
-    async def _unprepare_with(self, driver: str, infos: list[ClaimInfo]) -> None:
-        for each in infos:
-            each.prepared = False
-        endpoint = self.plugins.pick(driver)
-        if endpoint is None:
-            raise UnprepareError(f"DRA driver {driver} is not registered")
-        response = await self._call(endpoint, "Unprepare", infos, UnprepareError)
-        by_uid = {info.uid: info for info in infos}
-        for uid, entry in response.claims.items():
-            info = by_uid.get(uid)
-            if info is None:
-                raise UnprepareError(
-                    f"NodeUnprepareResources returned result for unknown claim UID {uid}"
-                )
-            if entry.error:
-                raise UnprepareError(
-                    f"NodeUnprepareResources failed for ResourceClaim {info.name}: {entry.error}"
-                )
-        if missing := len(infos) - len(response.claims):
-            raise UnprepareError(f"NodeUnprepareResources skipped {missing} ResourceClaims")
-
-    async def _reconcile_for_ever(self) -> None:
+    async def _reconcile_forever(self) -> None:
         while True:
             await asyncio.sleep(self._timing.reconcile)
             await self.reconcile()
@@ -472,6 +420,19 @@ class FakeKubelet:
         info = self._claims[pod.namespace, claim]
         for devices in info.drivers.values():
             for device in devices:
-                # An exact match of names: a driver that answers "main/sub" reaches nobody.
+                # Names must match exactly: "main/sub" matches no request of a container.
                 if not use.request or not device.requests or use.request in device.requests:
                     yield from device.cdi
+
+
+def _by_driver(infos: Iterable[ClaimInfo], operation: str) -> Iterator[tuple[str, list[ClaimInfo]]]:
+    """The claims for which each driver must be called for *operation*."""
+    infos = list(infos)
+    for driver in dict.fromkeys(driver for info in infos for driver in info.drivers):
+        wanted = [
+            info
+            for info in infos
+            if driver in info.drivers and (driver, operation) not in info.skipped
+        ]
+        if wanted:
+            yield driver, wanted

@@ -1,4 +1,4 @@
-"""What a kubelet remembers about claims, and the checkpoint it keeps of that."""
+"""Claim cache and checkpoint of the fake kubelet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class CachedDevice:
-    """A device as the driver answered it."""
+    """A device in the driver's response."""
 
     pool: str
     name: str
@@ -31,7 +31,7 @@ class ClaimInfo:
     pods: set[str]
     drivers: dict[str, list[CachedDevice]]
     skipped: frozenset[tuple[str, str]]
-    """(driver, operation) pairs that every device of that driver asks to be left out."""
+    """(driver, operation) pairs that all devices of the driver skip."""
     prepared: bool = False
     unpreparing: bool = False
 

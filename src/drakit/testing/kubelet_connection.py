@@ -1,4 +1,4 @@
-"""The kubelet's connection to a driver: one, kept up for as long as the driver is registered."""
+"""Connection of the fake kubelet to a driver, kept while the driver is registered."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ CALL_FAILURES: Final = (GRPCError, StreamTerminatedError, OSError, asyncio.Timeo
 
 
 class Signal:
-    """Wakes whoever waits for something to become true."""
+    """Wakes tasks that wait for a condition."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
     def fire(self) -> None:
-        """Something changed."""
+        """Let waiting tasks check their conditions."""
         self._event.set()
         self._event = asyncio.Event()
 
     async def until(self, true: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-        """Wait until *true* says so; raises ``TimeoutError`` that says *what* did not happen."""
+        """Wait until *true* returns true; raises ``TimeoutError`` that names *what* did not happen."""
         try:
             async with asyncio.timeout(seconds):
                 while not true():
@@ -36,12 +36,12 @@ class Signal:
 
 
 class Connection:
-    """One long-lived connection to a plugin's service socket, kept up as gRPC does."""
+    """A long-lived connection to a plugin's service socket, re-established as gRPC does."""
 
     def __init__(self, path: str, reconnect: float, changed: Callable[[], None]) -> None:
         self.path = path
         self.connects = 0
-        """How often it was established: 1 as long as the plugin never went away."""
+        """How often it was established."""
         self.closed = False
         self._reconnect = reconnect
         self._changed = changed
@@ -65,7 +65,7 @@ class Connection:
         return UnaryStreamMethod(self._channel, path, type(request), response)
 
     def close(self) -> asyncio.Task[None]:
-        """Hang up for good, at once; returns what is left to be waited for."""
+        """Close permanently; returns the task to wait for."""
         self.closed = True
         self._keeper.cancel()
         self._channel.close()
@@ -89,11 +89,11 @@ class Connection:
 
 
 class _WatchedChannel(Channel):
-    """A channel that tells when its connection is lost."""
+    """A channel that reports the loss of its connection."""
 
     def __init__(self, path: str, lost: Callable[[], None]) -> None:
         super().__init__(path=path)
-        self._tell_lost = lost
+        self._notify_lost = lost
         self._closed = False
 
     def close(self) -> None:
@@ -102,18 +102,18 @@ class _WatchedChannel(Channel):
 
     async def __connect__(self) -> H2Protocol:
         protocol = await super().__connect__()
-        if self._closed:  # hung up meanwhile, or before: a channel would dial again by itself
+        if self._closed:  # closed meanwhile: a channel would reconnect by itself
             super().close()
-            raise ConnectionAbortedError(f"hung up on {self._path}")
+            raise ConnectionAbortedError(f"{self._path} is closed")
         return protocol
 
     def _protocol_factory(self) -> H2Protocol:
         protocol = super()._protocol_factory()
-        told = protocol.connection_lost
+        original = protocol.connection_lost
 
-        def connection_lost(problem: BaseException | None) -> None:
-            told(problem)
-            self._tell_lost()
+        def connection_lost(error: BaseException | None) -> None:
+            original(error)
+            self._notify_lost()
 
         vars(protocol)["connection_lost"] = connection_lost
         return protocol

@@ -1,8 +1,7 @@
-"""The kubelet's plugin manager, as far as DRA drivers notice it.
+"""Plugin manager of the fake kubelet: registration, connections and health of DRA drivers.
 
-Watches the registration directory, talks to what appears there within the kubelet's time limits,
-keeps one connection to each registered driver instance, listens to health, and has the slices of
-a driver removed that nobody answers for. See :mod:`drakit.testing.kubelet` for the whole kubelet.
+Watches the registration directory, registers plugins within the kubelet's deadlines, keeps one
+connection to each driver instance, and deletes the slices of drivers without a connection.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import logging
 import os
 import stat
 import time
@@ -22,6 +20,7 @@ from grpclib.client import Channel, UnaryUnaryMethod
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
+from drakit.core.log import get_logger
 from drakit.testing.kubelet_connection import CALL_FAILURES, Connection, Signal
 from drakit.wire.kubelet import (
     dra_v1_pb2,
@@ -31,10 +30,10 @@ from drakit.wire.kubelet import (
     pluginregistration_pb2,
 )
 
-_LOG = logging.getLogger(__name__)
+log = get_logger(__name__)
 
-# Spelled out here and not shared with the plugin's side: a double that reads its names from what
-# it tests would agree with any mistake there.
+# Not shared with the plugin's side: a fake that uses the names of the code under test would hide
+# mistakes there.
 _CLAIMS: Final = {
     "v1.DRAPlugin": ("k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", dra_v1_pb2),
     "v1beta1.DRAPlugin": ("k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin", dra_v1beta1_pb2),
@@ -51,10 +50,10 @@ _STATES: Final = ("Unknown", "Healthy", "Unhealthy")
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The kubelet's time limits and pauses, in seconds; the defaults are the real ones."""
+    """Deadlines and intervals of the kubelet in seconds; the defaults are the real ones."""
 
     poll: float = 0.05
-    """How often the directory is looked at (the real kubelet is told by inotify)."""
+    """Polling interval of the directory (the real kubelet uses inotify)."""
     dial: float = 10.0
     get_info: float = 1.0
     notify: float = 5.0
@@ -65,7 +64,7 @@ class Timing:
     wipe: float = 30.0
     health_retry: float = 5.0
     health_seconds: float = 1.0
-    """How long one second of a health report's time-out takes."""
+    """Duration of one second of a health report's timeout."""
     reconcile: float = 60.0
 
 
@@ -81,38 +80,38 @@ QUICK: Final = Timing(
     health_retry=0.05,
     reconcile=3600.0,
 )
-"""For tests: pauses short, reconciling on demand, and more patience than the real one has.
-
-A busy machine must not look like a broken driver; who tests a limit says so."""
+"""For tests: short intervals, reconciling on demand, and deadlines long enough for a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class KubeletRelease:
-    """What differs between kubelets."""
+    """Differences between kubelet releases."""
 
     claims: tuple[str, ...]
     health: tuple[str, ...]
-    """Versions of the health service in the kubelet's own order of preference."""
-    believes_list: bool
-    """Whether it opens only advertised health services, and gives up on an unimplemented one."""
+    """Versions of the health service, in the kubelet's order of preference."""
+    trusts_advertised: bool
+    """Whether it opens only advertised health services, and does not retry an unimplemented one."""
 
 
 RELEASES: Final = {
-    "1.33": KubeletRelease(("v1beta1.DRAPlugin",), (), believes_list=True),
-    "1.34": KubeletRelease(tuple(_CLAIMS), (), believes_list=True),
-    "1.35": KubeletRelease(tuple(_CLAIMS), (), believes_list=True),
-    "1.36": KubeletRelease(tuple(_CLAIMS), ("v1alpha1.DRAResourceHealth",), believes_list=False),
-    "1.37": KubeletRelease(tuple(_CLAIMS), tuple(_HEALTH), believes_list=True),
+    "1.33": KubeletRelease(("v1beta1.DRAPlugin",), (), trusts_advertised=True),
+    "1.34": KubeletRelease(tuple(_CLAIMS), (), trusts_advertised=True),
+    "1.35": KubeletRelease(tuple(_CLAIMS), (), trusts_advertised=True),
+    "1.36": KubeletRelease(
+        tuple(_CLAIMS), ("v1alpha1.DRAResourceHealth",), trusts_advertised=False
+    ),
+    "1.37": KubeletRelease(tuple(_CLAIMS), tuple(_HEALTH), trusts_advertised=True),
 }
 
 
 class RegistrationRejectedError(Exception):
-    """The kubelet does not take this plugin; the text is what the plugin is told."""
+    """The kubelet rejects this plugin; the text is sent to the plugin."""
 
 
 @dataclass(frozen=True, slots=True)
 class HealthEntry:
-    """The last word on a device, when it arrived and how long it holds."""
+    """The latest health report of a device, its arrival and validity."""
 
     state: str
     message: str
@@ -137,14 +136,14 @@ class RegisteredPlugin:
     health_reports: int = 0
     listener: asyncio.Task[None] | None = None
 
-    async def call(self, verb: str, claims: list[tuple[str, str, str]], seconds: float) -> Any:
-        """``Prepare`` or ``Unprepare`` (namespace, name, UID)s; returns the response message."""
+    async def call(self, method: str, claims: list[tuple[str, str, str]], seconds: float) -> Any:
+        """Call *method* for (namespace, name, UID)s; returns the response message."""
         service, pb = _CLAIMS[self.api]
-        request = getattr(pb, f"Node{verb}ResourcesRequest")(
+        request = getattr(pb, f"{method}Request")(
             claims=[pb.Claim(namespace=ns, name=name, uid=uid) for ns, name, uid in claims]
         )
-        response = getattr(pb, f"Node{verb}ResourcesResponse")
-        path = f"/{service}/Node{verb}Resources"
+        response = getattr(pb, f"{method}Response")
+        path = f"/{service}/{method}"
         return await self.connection.call(path, request, response, seconds)
 
 
@@ -162,14 +161,14 @@ class _Socket:
 
 
 class PluginManager:
-    """Knows the registered drivers. *wipe* is called with a driver nobody answers for any more."""
+    """The registered drivers; *wipe* is called with a driver that has no connection any more."""
 
     def __init__(
         self,
         registry_dir: str,
         timing: Timing,
         release: KubeletRelease,
-        wipe: Callable[[str], None],
+        wipe: Callable[[str], object],
     ) -> None:
         self.endpoints: list[RegisteredPlugin] = []
         self.changed = Signal()
@@ -188,11 +187,11 @@ class PluginManager:
     # -- life ------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Look at what is there, and keep looking."""
+        """Read the directory, and keep polling it."""
         self._watcher = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
-        """Hang up on everybody and forget everything; nothing is removed."""
+        """Close all connections and drop all state."""
         tasks = [s.operation for s in self._sockets.values() if s.operation]
         if self._watcher is not None:
             tasks.append(self._watcher)
@@ -206,7 +205,7 @@ class PluginManager:
         while self.endpoints:
             self._hang_up(self.endpoints.pop())
         await asyncio.gather(*self._ending, return_exceptions=True)
-        await asyncio.sleep(0)  # transports close one turn of the loop after they are told to
+        await asyncio.sleep(0)  # transports close in the next iteration of the loop
 
     # -- asking ----------------------------------------------------------------------------------
 
@@ -245,7 +244,7 @@ class PluginManager:
     def _look(self) -> None:
         found = dict(_sockets_below(self._directory))
         for path, socket in list(self._sockets.items()):
-            if found.get(path) != socket.identity:  # gone, or another one under the same name
+            if found.get(path) != socket.identity:  # removed or replaced
                 del self._sockets[path]
                 self._unregister(socket)
         for path, identity in found.items():
@@ -273,7 +272,7 @@ class PluginManager:
             pause = min(self._timing.back_off * 2**socket.failures, self._timing.back_off_cap)
             socket.failures += 1
             socket.next_try = time.monotonic() + pause
-            _LOG.info("registration through %s failed: %s", socket.path, socket.error)
+            log.info("registration failed", path=socket.path, error=socket.error)
         self.changed.fire()
 
     async def _converse(self, socket: _Socket) -> None:
@@ -319,7 +318,7 @@ class PluginManager:
         await call(self._timing.notify)
 
     def _accept(self, info: Any, socket: str) -> RegisteredPlugin:
-        """What ValidatePlugin and RegisterPlugin do."""
+        """Like the kubelet's ValidatePlugin and RegisterPlugin."""
         if info.type != "DRAPlugin":
             raise RegistrationRejectedError(f"no handler registered for plugin type: {info.type}")
         offered = list(info.supported_versions)
@@ -349,13 +348,13 @@ class PluginManager:
 
     def _health_api(self, offered: list[str]) -> str | None:
         for name in self._release.health:
-            if name in offered or not self._release.believes_list:
+            if name in offered or not self._release.trusts_advertised:
                 return name
         return None
 
     # -- losing ----------------------------------------------------------------------------------
 
-    # Without await: whoever is cancelled half-way through would leave a connection open.
+    # Without await: a cancellation in between would leave a connection open.
 
     def _remove(self, endpoint: RegisteredPlugin) -> None:
         if endpoint in self.endpoints:
@@ -374,7 +373,7 @@ class PluginManager:
         task.add_done_callback(self._ending.discard)
 
     def _reconsider(self, *also: str) -> None:
-        """Start the timer of drivers that became unusable, stop it for those usable again."""
+        """Start the timer of drivers that became unusable; stop it for those that are usable again."""
         for driver in {*also, *(endpoint.driver for endpoint in self.endpoints)}:
             usable = any(e.connection.connected for e in self.instances(driver))
             timer = self._timers.get(driver)
@@ -395,8 +394,7 @@ class PluginManager:
 
     async def _listen(self, endpoint: RegisteredPlugin, api: str) -> None:
         service, pb = _HEALTH[api]
-        # Not for ever: hanging up ends the stream with an error of its own, which hides that this
-        # task was cancelled.
+        # Closing the connection ends the stream with another error, which hides the cancellation.
         while not endpoint.connection.closed:
             method = endpoint.connection.stream(
                 f"/{service}/NodeWatchResources",
@@ -409,10 +407,10 @@ class PluginManager:
                     async for report in stream:
                         self._note_health(endpoint, report)
             except GRPCError as error:
-                if error.status is Status.UNIMPLEMENTED and self._release.believes_list:
+                if error.status is Status.UNIMPLEMENTED and self._release.trusts_advertised:
                     return
             except (StreamTerminatedError, OSError):
-                pass  # as for any other end: clear, and try again
+                pass  # like any other end: clear and retry
             endpoint.health.clear()
             self.changed.fire()
             await asyncio.sleep(self._timing.health_retry)
@@ -422,7 +420,7 @@ class PluginManager:
         for one in report.devices:
             key = (one.device.pool_name, one.device.device_name)
             if key not in endpoint.health and len(endpoint.health) >= _MOST_DEVICES:
-                _LOG.error("%s reports more than %d devices", endpoint.driver, _MOST_DEVICES)
+                log.error("too many devices in health report", driver=endpoint.driver)
                 continue
             seconds = one.health_check_timeout_seconds
             message = one.message
@@ -447,7 +445,7 @@ def _registration(
 
 
 def _sockets_below(directory: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Sockets in *directory* and below, but for hidden ones, with what tells two of them apart."""
+    """Sockets in *directory* and below, except hidden ones, with their identity."""
     for folder, below, names in os.walk(directory):
         below[:] = [name for name in below if not name.startswith(".")]
         for name in names:

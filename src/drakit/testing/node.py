@@ -1,9 +1,9 @@
-"""A whole simulated node: kubelet, container runtime and API server around one driver.
+"""Simulated node: fake kubelet, container runtime and API server around a real driver.
 
-What happens to a pod on a real node happens here in the same order: the kubelet prepares its claims,
-the runtime starts the sandbox and creates the containers with the CDI devices the kubelet names, and
-at the end the containers stop before the claims are unprepared. The driver under test is a real one,
-in this process (:class:`~drakit.kit.host.Host`) or in another (:meth:`SimulatedNode.arguments`).
+Pods run in the order of a real node: the kubelet prepares the claims, the runtime creates sandbox and
+containers with the CDI devices, and at the end the containers stop before the claims are unprepared.
+The driver runs in this process (:class:`~drakit.kit.host.Host`) or in another one
+(:meth:`SimulatedNode.arguments`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self
 
 from drakit.core.objects import (
-    AllocationResult,
+    DeviceRequestAllocationResult,
     ResourceClaim,
     from_builtins,
     to_builtins,
@@ -49,9 +48,9 @@ class RunningPod:
 
 
 class SimulatedNode:
-    """The doubles, wired together in *directory*; start it with ``async with``.
+    """The fakes, connected with each other in *directory*; start it with ``async with``.
 
-    The directory's path must be short: it holds unix sockets.
+    The directory's path must be short: it contains unix sockets.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class SimulatedNode:
         for path in (self.cdi_dir, self.cgroup_root, self.kubelet_root):
             os.makedirs(path, exist_ok=True)
         with open(os.path.join(self.cgroup_root, "cgroup.controllers"), "w") as file:
-            file.write("cpuset cpu memory hugetlb\n")  # what tells cgroup v2 from v1
+            file.write("cpuset cpu memory hugetlb\n")  # distinguishes cgroup v2 from v1
         self.api = FakeApiServer(version=version)
         self.kubelet = FakeKubelet(
             self.kubelet_root,
@@ -101,12 +100,7 @@ class SimulatedNode:
         await self.kubelet.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self.api.stop)
             stack.push_async_callback(self.runtime.down)
@@ -115,7 +109,7 @@ class SimulatedNode:
     # -- the driver --------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
-        """Settings (of :class:`HostOptions`, by field) that make a driver serve this node."""
+        """Settings of :class:`HostOptions` for a driver on this node."""
         return {
             "hostname_override": self.name,
             "kubelet_root_dir": self.kubelet_root,
@@ -127,7 +121,7 @@ class SimulatedNode:
         }
 
     def arguments(self) -> list[str]:
-        """The same as flags of a driver's command, with a kubeconfig for the API double."""
+        """The same as command-line flags, with a kubeconfig for the fake API server."""
         kubeconfig = os.path.join(self.directory, "kubeconfig.json")
         with open(kubeconfig, "w", encoding="utf-8") as file:
             file.write(self.api.kubeconfig())
@@ -141,7 +135,7 @@ class SimulatedNode:
         gauges: DriverGauges | None = None,
         reconciler: Reconciler | None = None,
     ) -> Host:
-        """A host for this node, to be run by the caller. *options* come from :meth:`settings`."""
+        """A host for this node, to be run by the caller; *options* come from :meth:`settings`."""
         client = Client(self.api.cluster())
         return Host(
             discover, options, node=self.name, client=client, gauges=gauges, reconciler=reconciler
@@ -152,16 +146,16 @@ class SimulatedNode:
     def allocate(
         self,
         name: str,
-        results: Iterable[AllocationResult],
+        results: Iterable[DeviceRequestAllocationResult],
         *,
         config: Sequence[Mapping[str, Any]] = (),
         consumers: Sequence[str] = (),
         namespace: str = "default",
         annotations: Mapping[str, str] | None = None,
     ) -> ResourceClaim:
-        """Create a claim that the scheduler has allocated: *results*, for the pods *consumers*.
+        """Create a claim allocated to *results* and reserved for the pods *consumers*.
 
-        *consumers* are pod names; UIDs follow the double's rule ``uid-of-<name>``.
+        The UID of a pod is ``uid-of-<name>``.
         """
         number = next(self._numbers)
         reserved = [
@@ -200,9 +194,9 @@ class SimulatedNode:
         *,
         namespace: str = "default",
     ) -> RunningPod:
-        """Start a pod: each container with the claims it uses, whole or as (claim, request).
+        """Start a pod whose containers use claims, or single requests as (claim, request).
 
-        Raises what the kubelet (``PrepareError``) or the runtime (``RuntimeFailure``) would report.
+        Raises ``PrepareError`` of the kubelet or ``RuntimeFailure`` of the runtime.
         """
         wanted = {
             container: tuple(
@@ -228,7 +222,7 @@ class SimulatedNode:
         return RunningPod(pod, sandbox.id, made)
 
     async def restart_container(self, running: RunningPod, name: str) -> FakeContainer:
-        """A container ends and is created anew: no driver is asked, the CDI devices are the same."""
+        """Stop a container and create it again with the same CDI devices; no driver is called."""
         devices = self.kubelet.cdi_devices(running.uid)[name]
         old = running.containers[name]
         await self.runtime.stop(old.id)
@@ -237,7 +231,7 @@ class SimulatedNode:
         return new
 
     async def delete_pod(self, running: RunningPod) -> None:
-        """End a pod in the kubelet's order: containers, claims, then the sandbox goes."""
+        """End a pod in the kubelet's order: containers, claims, sandbox."""
         await self.runtime.stop_pod(running.sandbox_id)
         await self.kubelet.stop_pod(running.uid)
         await self.runtime.remove_pod(running.sandbox_id)

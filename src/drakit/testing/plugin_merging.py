@@ -1,8 +1,8 @@
-"""How a runtime merges what several plugins want, and when they contradict each other.
+"""Merging of the adjustments and updates of several NRI plugins, and their conflicts.
 
-The rules are those of NRI's runtime side: every field of every container has at most one writer
-per request, an update for the container being created is an error, and a later plugin sees what
-the earlier ones changed.
+The rules are those of NRI's runtime side: each field of a container has at most one writer per
+request, an update of the container being created is an error, and later plugins see the changes of
+earlier ones.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from drakit.wire.nri.values import NOTHING, Adjustment, ContainerUpdate, NriCont
 
 
 class PluginConflictError(Exception):
-    """Plugins want what cannot be: the request fails with this text."""
+    """Conflicting plugins: the request fails with this text."""
 
 
 class Merger:
-    """Collects the answers of plugins to one request about *target*.
+    """Collects the responses of plugins to one request about *target*.
 
-    ``target`` is the container as the next plugin shall see it, ``updates`` what the others get.
+    ``target`` is the container for the next plugin, ``updates`` are for other containers.
     """
 
     def __init__(self, target: NriContainer) -> None:
@@ -30,7 +30,7 @@ class Merger:
         self._owners: dict[tuple[str, str], str] = {}
 
     def adjust(self, plugin: str, wanted: Adjustment) -> None:
-        """Take a plugin's answer to a create. Raises :class:`PluginConflictError`."""
+        """Merge a plugin's adjustment of the new container. Raises :class:`PluginConflictError`."""
         own = self.target.id
         if any(each.container_id == own for each in wanted.updates):
             raise PluginConflictError(
@@ -44,8 +44,6 @@ class Merger:
             self._own(plugin, own, f"annotation {key}")
         for device in wanted.cdi_devices:
             self._own(plugin, own, f"CDI device {device}")
-        if wanted.memory_policy is not None:
-            self._own(plugin, own, "memory policy")
         self.target = msgspec.structs.replace(
             self.target,
             resources=wanted.resources.over(self.target.resources),
@@ -56,7 +54,7 @@ class Merger:
         self.update(plugin, wanted.updates)
 
     def update(self, plugin: str, wanted: Sequence[ContainerUpdate]) -> None:
-        """Take the updates of a plugin's answer. Raises :class:`PluginConflictError`."""
+        """Merge a plugin's updates. Raises :class:`PluginConflictError`."""
         for each in wanted:
             try:
                 for field in _fields(each.resources):

@@ -1,4 +1,4 @@
-"""The plugins of the fake runtime: how they come, what they are asked, how they go."""
+"""Plugins of the fake runtime: registration, synchronization, calls and disconnection."""
 
 from __future__ import annotations
 
@@ -17,36 +17,34 @@ from google.protobuf.message import DecodeError
 
 from drakit.testing.runtime_releases import RuntimeRelease
 from drakit.wire.nri import nri_pb2
+from drakit.wire.nri.event_table import EVENTS, Event
 from drakit.wire.nri.events import (
     PLUGIN_SERVICE_NAME,
     RUNTIME_SERVICE_NAME,
     Call,
     Configure,
-    ContainerChange,
-    PodChange,
+    RuntimeEvent,
     Synchronize,
     encode_call,
-    encode_state_change,
 )
 from drakit.wire.nri.frames import LONGEST_READ, LONGEST_SENT
 from drakit.wire.nri.mux import PLUGIN_SERVICE, RUNTIME_SERVICE
 from drakit.wire.nri.session import Code, RpcRequest, Session, StatusError
 from drakit.wire.nri.transport import Transport
 from drakit.wire.nri.values import ContainerUpdate, NriContainer, PodSandbox, update_from
-from drakit.wire.nri.versions import Event
 
 _PLUGIN_NAME: Final = re.compile(r"[A-Za-z0-9_.+-]+")
 _PLUGIN_INDEX: Final = re.compile(r"[0-9]{2}", re.ASCII)
 _FEWEST_OBJECTS: Final = 8
-"""How many pods and containers a part of a split Synchronize has at least."""
+"""Minimum number of pods and containers in a part of a split Synchronize."""
 
 
-class RuntimeFailure(Exception):  # noqa: N818 - what the kubelet would be told
-    """The runtime rejects an operation; the text is what the kubelet would see."""
+class RuntimeFailure(Exception):  # noqa: N818 - public name
+    """The runtime rejects an operation; the text is the error that the kubelet would get."""
 
 
 class PluginCall(msgspec.Struct, frozen=True):
-    """One call to a plugin: how long it took, and the error it answered, if any."""
+    """One call to a plugin: duration, and the error of the answer, if any."""
 
     plugin: str
     method: str
@@ -68,34 +66,30 @@ class ConnectedPlugin:
         self.transport = Transport(
             Session(serve=RUNTIME_SERVICE, call=PLUGIN_SERVICE, longest_sent=limit),
             answer=lambda request: serve(self, request),
-            patience=lambda request: 60.0,
+            time_limit=lambda request: 60.0,
         )
 
     def __str__(self) -> str:
         return f"{self.index}-{self.name}"
 
-    def wants(self, event: Event) -> bool:
-        """Whether it subscribed to *event*."""
-        return bool(self.mask & event.bit)
 
-
-class Model(Protocol):
-    """What the plugins are told about and may change: the pods and containers."""
+class RuntimeModel(Protocol):
+    """The pods and containers that plugins see and may change."""
 
     def snapshot(self) -> Synchronize:
-        """Everything there is, as this release shows it."""
+        """All pods and containers, as this release reports them."""
 
     def apply(self, update: ContainerUpdate) -> str:
-        """Apply one update; returns why it failed, if it did."""
+        """Apply one update; returns the reason if it failed."""
 
 
 class ConnectedPlugins:
-    """All plugins that are connected to one life of a runtime, in the order they are asked."""
+    """The plugins that are connected to a runtime, in the order they are called."""
 
     def __init__(
         self,
         release: RuntimeRelease,
-        model: Model,
+        model: RuntimeModel,
         *,
         request_timeout: float,
         registration_timeout: float,
@@ -111,14 +105,14 @@ class ConnectedPlugins:
         self.wedged = False
         self.peers: list[ConnectedPlugin] = []
         self.lock = asyncio.Lock()
-        """Held for the whole of an event: events of all containers follow one another."""
+        """Held during an event: events of all containers are serialized."""
         self.changed = asyncio.Condition()
         self._model = model
         self._open: set[ConnectedPlugin] = set()
         self._background: set[asyncio.Task[None]] = set()
 
     async def close(self, reason: str) -> None:
-        """Close every connection and end what is going on."""
+        """Close every connection and cancel background tasks."""
         for peer in tuple(self._open):
             await peer.transport.close(reason)
         self._open.clear()
@@ -126,47 +120,45 @@ class ConnectedPlugins:
         for task in tuple(self._background):
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
-        await asyncio.sleep(0)  # transports close one turn of the loop after they are told to
+        await asyncio.sleep(0)  # transports close in the next iteration of the loop
 
     def disconnect(self, reason: str) -> None:
-        """Cut every connection; whoever is listening may connect again."""
+        """Close every connection; plugins may connect again."""
         for peer in tuple(self._open):
             peer.transport.abort(reason)
 
-    # -- coming ---------------------------------------------------------------------------
-
     async def accept(self, listener: socket.socket) -> None:
-        """One plugin after the other: a slow one keeps all others waiting, as in real ones."""
+        """Accept one plugin after the other: a slow one delays all others, as in real runtimes."""
         while True:
             await _readable(listener)
-            # Not sock_accept: cancelled in the wrong moment it loses what it has accepted.
+            # Not sock_accept: cancelled at the wrong moment it loses the accepted connection.
             with contextlib.suppress(BlockingIOError):
                 connection, _ = listener.accept()
-                await self.greet(connection)
+                await self.set_up(connection)
 
-    def welcome(self, connection: socket.socket) -> None:
-        """Greet a connected plugin in the background; :meth:`close` ends it."""
-        task = asyncio.get_running_loop().create_task(self.greet(connection))
-        # It may be cancelled before its first step; closing twice does no harm.
+    def set_up_later(self, connection: socket.socket) -> None:
+        """Set up a connected plugin in the background; :meth:`close` cancels it."""
+        task = asyncio.get_running_loop().create_task(self.set_up(connection))
+        # It may be cancelled before its first step; closing twice is harmless.
         task.add_done_callback(lambda task: connection.close() if task.cancelled() else None)
         self._keep(task)
 
-    async def greet(self, connection: socket.socket) -> None:
-        """Take a connected plugin through registration, configuration and synchronization."""
+    async def set_up(self, connection: socket.socket) -> None:
+        """Register, configure and synchronize a connected plugin."""
         self.connections += 1
         limit = LONGEST_SENT if self.release.splits_synchronize else LONGEST_READ
         peer = ConnectedPlugin(self._serve, limit)
         await asyncio.get_running_loop().connect_accepted_socket(lambda: peer.transport, connection)
         self._open.add(peer)
         peer.transport.closed.add_done_callback(partial(self._forget, peer))
-        problem = await self._welcome(peer)
-        if problem:
-            self.drops.append(f"{peer}: {problem}")
+        error = await self._set_up(peer)
+        if error:
+            self.drops.append(f"{peer}: {error}")
         async with self.changed:
             self.changed.notify_all()
 
-    async def _welcome(self, peer: ConnectedPlugin) -> str:
-        """Registration, configuration, synchronization; returns why it failed, if it did."""
+    async def _set_up(self, peer: ConnectedPlugin) -> str:
+        """Register, configure and synchronize; returns the reason if it failed."""
         try:
             async with asyncio.timeout(self.registration_timeout):
                 await peer.registered
@@ -196,9 +188,9 @@ class ConnectedPlugins:
         call = Configure(
             runtime_name=release.name,
             runtime_version=release.version,
-            nri_version=f"v{release.nri}" if release.says_its_nri_version else "",
-            registration_timeout=self.registration_timeout if release.says_its_timeouts else None,
-            request_timeout=self.request_timeout if release.says_its_timeouts else None,
+            nri_version=f"v{release.nri}" if release.reports_nri_version else "",
+            registration_timeout=self.registration_timeout if release.reports_timeouts else None,
+            request_timeout=self.request_timeout if release.reports_timeouts else None,
         )
         payload = await self._call(peer, call, self.request_timeout)
         mask = nri_pb2.ConfigureResponse.FromString(payload).events
@@ -240,7 +232,7 @@ class ConnectedPlugins:
         self._open.discard(peer)
         if not peer.registered.done():
             peer.registered.set_exception(ConnectionResetError("closed before registration"))
-            peer.registered.exception()  # it may be that nobody waits for it
+            peer.registered.exception()  # marked as retrieved: nothing may wait for it
         if peer in self.peers:
             self.peers.remove(peer)
             self._wake()
@@ -253,11 +245,9 @@ class ConnectedPlugins:
         self._keep(asyncio.get_running_loop().create_task(wake()))
 
     def _keep(self, task: asyncio.Task[None]) -> None:
-        """Hold on to a task until it ends; :meth:`close` cancels it."""
+        """Keep a reference to a task until it ends; :meth:`close` cancels it."""
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-
-    # -- calls of plugins -----------------------------------------------------------------
 
     async def _serve(self, peer: ConnectedPlugin, request: RpcRequest) -> bytes:
         if request.service != RUNTIME_SERVICE_NAME:
@@ -286,76 +276,66 @@ class ConnectedPlugins:
         updates = [
             update_from(each) for each in nri_pb2.UpdateContainersRequest.FromString(payload).update
         ]
-        if not self.release.bears_unsolicited_updates and self.lock.locked():
+        if not self.release.tolerates_unsolicited_updates and self.lock.locked():
             self.wedged = True
         if self.wedged:
-            await asyncio.get_running_loop().create_future()  # for ever, as the real one
+            await asyncio.get_running_loop().create_future()  # forever, as the real one
         async with self.lock:
             reasons = [self._model.apply(update) for update in updates]
         if any(reasons):
             raise StatusError(Code.UNKNOWN, "NRI update of some containers failed")
         return b""
 
-    # -- calls to plugins -----------------------------------------------------------------
-
     async def _call(self, peer: ConnectedPlugin, call: Call, timeout: float) -> bytes:
-        """Call a plugin in the way of this release, falling back as the new ones do."""
-        plain = isinstance(call, PodChange | ContainerChange)
-        if plain and (peer.old_style or not self.release.has_dedicated_methods):
-            assert isinstance(call, PodChange | ContainerChange)
-            method, payload = encode_state_change(call)
-        else:
-            method, payload = encode_call(call)
+        """Call a plugin as this release does, with the fallback of newer releases."""
+        can_fall_back = isinstance(call, RuntimeEvent) and EVENTS[call.event].notifies_only
+        old = can_fall_back and (peer.old_style or not self.release.has_dedicated_methods)
+        method, payload = encode_call(call, as_state_change=old)
         begin, error = time.perf_counter(), ""
         try:
             return await peer.transport.call(PLUGIN_SERVICE_NAME, method, payload, timeout)
-        except StatusError as problem:
-            error = problem.message
-            if problem.code == Code.UNIMPLEMENTED and plain and not peer.old_style:
+        except StatusError as status:
+            error = status.message
+            if status.code == Code.UNIMPLEMENTED and can_fall_back and not peer.old_style:
                 peer.old_style = True
                 return await self._call(peer, call, timeout)
             raise
-        except (TimeoutError, ConnectionError) as problem:
-            error = repr(problem)
+        except (TimeoutError, ConnectionError) as failure:
+            error = repr(failure)
             raise
         finally:
             seconds = time.perf_counter() - begin
             self.calls.append(PluginCall(str(peer), method, seconds, error))
 
-    async def ask(self, peer: ConnectedPlugin, call: Call) -> bytes | None:
-        """Ask a plugin about an event; None when it had to be dropped, and all goes on without."""
+    async def ask(self, peer: ConnectedPlugin, call: RuntimeEvent) -> bytes | None:
+        """Call a plugin; None when it was late or disconnected: the event goes on without it."""
         try:
             return await self._call(peer, call, self.request_timeout)
         except (TimeoutError, ConnectionError) as error:
-            self.drops.append(f"{peer}: {type(call).__name__}: {error!r}")
+            self.drops.append(f"{peer}: {EVENTS[call.event].method}: {error!r}")
             if peer in self.peers:
                 self.peers.remove(peer)
             await peer.transport.close("the plugin did not answer in time")
             return None
 
-    def asked(self, event: Event) -> list[ConnectedPlugin]:
-        """Who is to be asked about *event*. Raises :class:`RuntimeFailure` when wedged."""
+    def subscribers(self, event: Event) -> list[ConnectedPlugin]:
+        """The plugins to call for *event*. Raises :class:`RuntimeFailure` when wedged."""
         if self.wedged:
             raise RuntimeFailure("the runtime is wedged: context deadline exceeded")
-        return [peer for peer in self.peers if peer.wants(event)]
+        return [peer for peer in self.peers if peer.mask & event.bit]
 
-    async def tell(self, call: PodChange | ContainerChange) -> None:
-        """Tell everybody; the first error fails the operation."""
-        for peer in self.asked(call.event):
+    async def notify(self, call: RuntimeEvent, *, can_reject: bool = False) -> None:
+        """Call all subscribers; with *can_reject* the first error fails the operation."""
+        for peer in self.subscribers(call.event):
             try:
                 await self.ask(peer, call)
             except StatusError as error:
-                raise RuntimeFailure(error.message) from error
-
-    async def mention(self, call: PodChange | ContainerChange) -> None:
-        """Tell everybody; errors are only logged."""
-        for peer in self.asked(call.event):
-            with contextlib.suppress(StatusError):
-                await self.ask(peer, call)
+                if can_reject:
+                    raise RuntimeFailure(error.message) from error
 
 
 async def _readable(sock: socket.socket) -> None:
-    """Wait until there is something to take from *sock*."""
+    """Wait until *sock* is readable."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_reader(sock, ready.set)

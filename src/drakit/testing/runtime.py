@@ -1,7 +1,7 @@
-"""A container runtime that exists only in memory: the other end of NRI, for tests of drivers.
+"""Fake container runtime: the other end of NRI, in memory, for tests of drivers.
 
-It listens on a socket, registers and synchronizes plugins, tells them what happens to scripted
-pods and containers, and applies what they answer to its model of the containers' limits::
+It listens on a socket, registers and synchronizes plugins, sends the events of scripted pods and
+containers, and applies the answers to its model of the containers' limits::
 
     async with FakeRuntime(socket_path, cdi_directories=[cdi]) as runtime:
         await runtime.plugin_ready()
@@ -10,8 +10,8 @@ pods and containers, and applies what they answer to its model of the containers
         await runtime.start(container.id)
         assert runtime.container(container.id).cpus == "2-3"
 
-It is as unforgiving as the real ones: a plugin that is late is dropped and the container created
-without it, unknown event bits reject the registration, contradictions fail the creation.
+It is as strict as real runtimes: a late plugin is disconnected and the container created without it,
+unknown event bits reject the registration, and contradictions fail the creation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import contextlib
 import itertools
 import os
 import socket
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
@@ -37,14 +36,8 @@ from drakit.testing.plugins import ConnectedPlugins, PluginCall, RuntimeFailure
 from drakit.testing.runtime_releases import CONTAINERD_2_4, RuntimeRelease
 from drakit.wire.cdi.spec import CdiError
 from drakit.wire.nri import nri_pb2
-from drakit.wire.nri.events import (
-    ContainerChange,
-    CreateContainer,
-    PodChange,
-    StopContainer,
-    Synchronize,
-    UpdateContainer,
-)
+from drakit.wire.nri.event_table import Event
+from drakit.wire.nri.events import RuntimeEvent, Synchronize
 from drakit.wire.nri.frames import LONGEST_SENT
 from drakit.wire.nri.session import StatusError
 from drakit.wire.nri.values import (
@@ -57,7 +50,6 @@ from drakit.wire.nri.values import (
     adjustment_from,
     update_from,
 )
-from drakit.wire.nri.versions import Event
 
 __all__ = ["FakeContainer", "FakeRuntime", "PluginCall", "RuntimeFailure"]
 
@@ -65,11 +57,10 @@ __all__ = ["FakeContainer", "FakeRuntime", "PluginCall", "RuntimeFailure"]
 class FakeRuntime:
     """The runtime side of NRI over a model of pods and containers.
 
-    *release* decides about the NRI version and its ways; *online_cpus* is what the kernel would
-    accept; *message_limit* is where Synchronize is split (4 MiB in real ones). With *cgroup_root*
-    every container has a directory with cgroup v2 files there, which a driver may write, too.
-    Real ones wait 2 and 5 seconds for a request and a registration, this one longer unless told:
-    a busy machine must not look like a dead plugin.
+    *release* selects the NRI version and its behavior; *online_cpus* are the CPUs that the kernel would
+    accept; *message_limit* is where Synchronize is split (4 MiB in real runtimes). With *cgroup_root* every
+    container has a directory with cgroup v2 files there, which a driver may write too. The default timeouts
+    are longer than the real 2 and 5 seconds, so that a busy machine does not look like a hanging plugin.
     """
 
     def __init__(
@@ -92,20 +83,22 @@ class FakeRuntime:
         self.pods: dict[str, PodSandbox] = {}
         self.containers: dict[str, FakeContainer] = {}
         self.failed_updates: list[tuple[str, str]] = []
-        """(container, reason) of updates in answers: real runtimes log and forget them."""
-        self._roster = ConnectedPlugins(
+        """(container, reason) of failed updates: real runtimes only log them."""
+        self._plugins = ConnectedPlugins(
             release,
             self,
             request_timeout=request_timeout,
             registration_timeout=registration_timeout,
             message_limit=message_limit,
         )
+        self.calls = self._plugins.calls
+        """The last 100,000 calls to plugins, the latest last."""
+        self.drops = self._plugins.drops
+        """Why plugins were disconnected; afterwards containers are created without them."""
         self._forgotten_pods: set[str] = set()
         self._numbers = itertools.count(1)
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
-
-    # -- its life -------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         await self.up()
@@ -114,7 +107,7 @@ class FakeRuntime:
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
-        problem: BaseException | None,
+        error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
         await self.down()
@@ -122,17 +115,17 @@ class FakeRuntime:
             os.unlink(self.socket_path)
 
     async def up(self) -> None:
-        """Start listening, replacing a socket file that an earlier life left behind."""
+        """Start listening, replacing a socket file that is left from before."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.socket_path)
         listener = self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.setblocking(False)
         listener.bind(self.socket_path)
         listener.listen(16)
-        self._accepting = asyncio.create_task(self._roster.accept(listener))
+        self._accepting = asyncio.create_task(self._plugins.accept(listener))
 
     async def down(self) -> None:
-        """Stop: every connection is closed, containers go on, the socket file stays behind."""
+        """Stop: every connection is closed; containers keep running, the socket file remains."""
         try:
             if self._accepting is not None:
                 self._accepting.cancel()
@@ -143,13 +136,13 @@ class FakeRuntime:
             if self._listener is not None:
                 self._listener.close()
                 self._listener = None
-            await self._roster.close("the runtime stopped")
+            await self._plugins.close("the runtime stopped")
         self._forgotten_pods.update(self.pods)
 
     async def restart(self) -> None:
-        """Stop and start, with all pods and containers still alive.
+        """Stop and start while all pods and containers keep running.
 
-        As with containerd, the end of pods from before is not told to plugins any more.
+        As with containerd, plugins get no event for the end of pods from before.
         """
         await self.down()
         if self.release.forgets_updates:
@@ -158,61 +151,47 @@ class FakeRuntime:
         await self.up()
 
     async def launch(self) -> int:
-        """Give the descriptor a plugin inherits that the runtime launches by itself.
+        """The descriptor that a plugin inherits which the runtime launches itself.
 
-        The plugin is greeted in the background; what it registers as is up to it.
+        The plugin is set up in the background.
         """
-        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        mine, inherited = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         mine.setblocking(False)
-        self._roster.welcome(mine)
-        return its.detach()
-
-    # -- its plugins ----------------------------------------------------------------------
+        self._plugins.set_up_later(mine)
+        return inherited.detach()
 
     async def plugin_ready(self, name: str | None = None) -> str:
         """Wait until a plugin (of that name) is synchronized; returns ``index-name``."""
-        async with self._roster.changed:
+        async with self._plugins.changed:
             while True:
-                for peer in self._roster.peers:
+                for peer in self._plugins.peers:
                     if name is None or peer.name == name:
                         return str(peer)
-                await self._roster.changed.wait()
+                await self._plugins.changed.wait()
 
     async def plugin_gone(self) -> None:
         """Wait until no plugin is connected and synchronized."""
-        async with self._roster.changed:
-            await self._roster.changed.wait_for(lambda: not self._roster.peers)
+        async with self._plugins.changed:
+            await self._plugins.changed.wait_for(lambda: not self._plugins.peers)
 
     def disconnect_plugins(self, reason: str = "on purpose") -> None:
-        """Cut all connections; plugins may connect again at once."""
-        self._roster.disconnect(reason)
+        """Close all connections; plugins may connect again immediately."""
+        self._plugins.disconnect(reason)
 
     @property
     def plugins(self) -> list[str]:
-        """The synchronized plugins in the order they are asked, as ``index-name``."""
-        return [str(peer) for peer in self._roster.peers]
-
-    @property
-    def calls(self) -> deque[PluginCall]:
-        """The calls made to plugins (the last 100 000), the latest last."""
-        return self._roster.calls
-
-    @property
-    def drops(self) -> list[str]:
-        """Why plugins were dropped; after each, containers were created without them."""
-        return self._roster.drops
+        """The synchronized plugins in the order they are called, as ``index-name``."""
+        return [str(peer) for peer in self._plugins.peers]
 
     @property
     def connections(self) -> int:
-        """How many plugins have connected so far."""
-        return self._roster.connections
+        """The number of connections so far."""
+        return self._plugins.connections
 
     @property
     def wedged(self) -> bool:
-        """Whether an unsolicited update met an event in a release that cannot bear it."""
-        return self._roster.wedged
-
-    # -- pods -----------------------------------------------------------------------------
+        """Whether an unsolicited update arrived during an event in a release that deadlocks then."""
+        return self._plugins.wedged
 
     async def run_pod(
         self,
@@ -234,10 +213,10 @@ class FakeRuntime:
             labels=labels or {},
             annotations=annotations or {},
             cgroup_parent=f"/kubepods/pod{uid}",
-            pid=10_000 + number,
         )
-        async with self._roster.lock:
-            await self._roster.tell(PodChange(event=Event.RUN_POD_SANDBOX, pod=pod))
+        async with self._plugins.lock:
+            event = RuntimeEvent(event=Event.RUN_POD_SANDBOX, pod=pod)
+            await self._plugins.notify(event, can_reject=True)
             self.pods[pod.id] = pod
         return pod
 
@@ -259,8 +238,8 @@ class FakeRuntime:
     async def _pod_end(self, event: Event, pod_id: str) -> None:
         if pod_id in self._forgotten_pods:
             return
-        async with self._roster.lock:
-            await self._roster.mention(PodChange(event=event, pod=self.pods[pod_id]))
+        async with self._plugins.lock:
+            await self._plugins.notify(RuntimeEvent(event=event, pod=self.pods[pod_id]))
 
     def container(self, id_: str) -> FakeContainer:
         """The container *id_*, also after it stopped, until it is removed."""
@@ -269,8 +248,6 @@ class FakeRuntime:
     def containers_of(self, pod_id: str) -> list[FakeContainer]:
         """The containers of a pod, in the order they were created."""
         return [each for each in self.containers.values() if each.value.pod_id == pod_id]
-
-    # -- containers -----------------------------------------------------------------------
 
     async def create(
         self,
@@ -281,28 +258,17 @@ class FakeRuntime:
         env: Sequence[str] = (),
         resources: Resources = NOTHING,
     ) -> FakeContainer:
-        """Create a container, asking all plugins. Raises :class:`RuntimeFailure`.
+        """Create a container, calling all plugins. Raises :class:`RuntimeFailure`.
 
-        A failure after the plugins were asked is undone: they hear of a stop and a removal.
+        A creation that fails after the plugins were called is undone with a stop and a removal.
         """
         pod = self.pods[pod_id]
-        id_ = f"{next(self._numbers):064x}"
         try:
             injected = self._inject(tuple(env), cdi_devices)
         except CdiError as error:
             raise RuntimeFailure(f"CDI device injection failed: {error}") from error
-        draft = NriContainer(
-            id=id_,
-            pod_id=pod_id,
-            name=name,
-            labels={"io.kubernetes.container.name": name},
-            env=injected,
-            cdi_devices=tuple(cdi_devices),
-            annotations=dict(pod.annotations) if self.release.copies_pod_annotations else {},
-            cgroups_path=f"{pod.cgroup_parent}/{self.release.container_cgroup_prefix}{id_}",
-            resources=resources,
-        )
-        async with self._roster.lock:
+        draft = self._draft(pod, name, env=injected, cdi_devices=cdi_devices, resources=resources)
+        async with self._plugins.lock:
             try:
                 merger = await self._consult(pod, draft)
             except (StatusError, PluginConflictError) as error:
@@ -311,45 +277,59 @@ class FakeRuntime:
                 raise RuntimeFailure(str(error)) from error
             value = msgspec.structs.replace(merger.target, state=State.CREATED)
             container = FakeContainer(value, self._directory(value))
-            self.containers[id_] = container
+            self.containers[value.id] = container
             self._apply_all(merger)
-            await self._roster.mention(self._about(Event.POST_CREATE_CONTAINER, container))
+            await self._plugins.notify(self._event(Event.POST_CREATE_CONTAINER, container))
         return container
 
     async def create_unnoticed(
         self, pod_id: str, name: str, *, resources: Resources = NOTHING, env: Sequence[str] = ()
     ) -> FakeContainer:
-        """Create a container no plugin hears of: what a race with Synchronize can lose."""
-        pod, id_ = self.pods[pod_id], f"{next(self._numbers):064x}"
-        value = NriContainer(
+        """Create a container without calling plugins, as a race with Synchronize can do."""
+        draft = self._draft(self.pods[pod_id], name, env=env, resources=resources)
+        value = msgspec.structs.replace(draft, state=State.CREATED)
+        self.containers[value.id] = FakeContainer(value, self._directory(value))
+        return self.containers[value.id]
+
+    def _draft(
+        self,
+        pod: PodSandbox,
+        name: str,
+        *,
+        env: Sequence[str],
+        cdi_devices: Sequence[str] = (),
+        resources: Resources,
+    ) -> NriContainer:
+        id_ = f"{next(self._numbers):064x}"
+        return NriContainer(
             id=id_,
-            pod_id=pod_id,
+            pod_id=pod.id,
             name=name,
-            state=State.CREATED,
+            labels={"io.kubernetes.container.name": name},
             env=tuple(env),
+            cdi_devices=tuple(cdi_devices),
             annotations=dict(pod.annotations) if self.release.copies_pod_annotations else {},
             cgroups_path=f"{pod.cgroup_parent}/{self.release.container_cgroup_prefix}{id_}",
             resources=resources,
         )
-        self.containers[id_] = FakeContainer(value, self._directory(value))
-        return self.containers[id_]
 
     async def start(self, id_: str) -> None:
         """Start a created container. Raises :class:`RuntimeFailure`."""
         container = self.containers[id_]
-        async with self._roster.lock:
-            # As containerd does it: the task, and with it the cgroup, is there before plugins hear.
+        async with self._plugins.lock:
+            # As in containerd: the task, and with it the cgroup, exists before plugins are called.
             if reason := self._impossible(container.resources):
                 raise RuntimeFailure(f"failed to create task: {reason}")
-            container.mirror()
+            container.write_cgroup()
             try:
-                await self._roster.tell(self._about(Event.START_CONTAINER, container))
+                start = self._event(Event.START_CONTAINER, container)
+                await self._plugins.notify(start, can_reject=True)
             except RuntimeFailure:
-                if self.release.heeds_start_errors:
-                    container.unmirror()
+                if self.release.honors_start_errors:
+                    container.remove_cgroup()
                     raise
-            container.become(State.RUNNING, 20_000 + next(self._numbers))
-            await self._roster.mention(self._about(Event.POST_START_CONTAINER, container))
+            container.set_state(State.RUNNING)
+            await self._plugins.notify(self._event(Event.POST_START_CONTAINER, container))
 
     async def run(
         self,
@@ -370,16 +350,17 @@ class FakeRuntime:
     async def update(self, id_: str, resources: Resources) -> None:
         """Change a container as the kubelet would (vertical resize, static CPU manager)."""
         container = self.containers[id_]
-        async with self._roster.lock:
+        async with self._plugins.lock:
             merger = Merger(msgspec.structs.replace(container.value, resources=resources))
-            for peer in self._roster.asked(Event.UPDATE_CONTAINER):
-                call = UpdateContainer(
+            for peer in self._plugins.subscribers(Event.UPDATE_CONTAINER):
+                call = RuntimeEvent(
+                    event=Event.UPDATE_CONTAINER,
                     pod=self._pod_of(container),
                     container=self._seen(container.value),
                     resources=merger.target.resources,
                 )
                 try:
-                    payload = await self._roster.ask(peer, call)
+                    payload = await self._plugins.ask(peer, call)
                     if payload is not None:
                         answer = nri_pb2.UpdateContainerResponse.FromString(payload)
                         merger.update(str(peer), [update_from(each) for each in answer.update])
@@ -389,28 +370,26 @@ class FakeRuntime:
                 raise RuntimeFailure(f"failed to update resources: {reason}")
             container.change(merger.target.resources)
             self._apply_all(merger)
-            await self._roster.mention(self._about(Event.POST_UPDATE_CONTAINER, container))
+            await self._plugins.notify(self._event(Event.POST_UPDATE_CONTAINER, container))
 
     async def stop(self, id_: str) -> None:
-        """End a container's process; plugins hear of it afterwards."""
+        """End a container's process; plugins are called afterwards."""
         container = self.containers[id_]
-        container.become(State.STOPPED)
-        container.unmirror()
-        async with self._roster.lock:
+        container.set_state(State.STOPPED)
+        container.remove_cgroup()
+        async with self._plugins.lock:
             await self._stopped(self._pod_of(container), container.value)
 
     async def remove(self, id_: str) -> None:
-        """Remove a container, stopping it first if need be."""
+        """Remove a container, stopping it first if necessary."""
         if self.containers[id_].state is not State.STOPPED:
             await self.stop(id_)
         container = self.containers.pop(id_)
-        async with self._roster.lock:
-            await self._roster.mention(self._about(Event.REMOVE_CONTAINER, container))
-
-    # -- what plugins see and change ------------------------------------------------------
+        async with self._plugins.lock:
+            await self._plugins.notify(self._event(Event.REMOVE_CONTAINER, container))
 
     def snapshot(self) -> Synchronize:
-        """What a plugin is synchronized with: all pods, and the containers that can still run."""
+        """The content of Synchronize: all pods, and the containers that can still run."""
         return Synchronize(
             pods=tuple(self.pods.values()),
             containers=tuple(
@@ -421,7 +400,7 @@ class FakeRuntime:
         )
 
     def apply(self, update: ContainerUpdate) -> str:
-        """Apply one update; returns why it failed, if it did. Unknown containers are no failure."""
+        """Apply one update; returns the reason if it failed. An unknown container is not an error."""
         container = self.containers.get(update.container_id)
         if container is None or container.state is State.STOPPED:
             return ""
@@ -432,13 +411,11 @@ class FakeRuntime:
             container.change(update.resources)
         return reason
 
-    # -- inside ---------------------------------------------------------------------------
-
     async def _consult(self, pod: PodSandbox, draft: NriContainer) -> Merger:
         merger = Merger(draft)
-        for peer in self._roster.asked(Event.CREATE_CONTAINER):
-            call = CreateContainer(pod=pod, container=self._seen(merger.target))
-            payload = await self._roster.ask(peer, call)
+        for peer in self._plugins.subscribers(Event.CREATE_CONTAINER):
+            call = self._container_event(Event.CREATE_CONTAINER, pod, merger.target)
+            payload = await self._plugins.ask(peer, call)
             if payload is not None:
                 answer = nri_pb2.CreateContainerResponse.FromString(payload)
                 merger.adjust(str(peer), adjustment_from(answer))
@@ -446,16 +423,14 @@ class FakeRuntime:
 
     async def _undo(self, pod: PodSandbox, draft: NriContainer) -> None:
         await self._stopped(pod, draft)
-        change = ContainerChange(event=Event.REMOVE_CONTAINER, pod=pod, container=self._seen(draft))
-        await self._roster.mention(change)
+        await self._plugins.notify(self._container_event(Event.REMOVE_CONTAINER, pod, draft))
 
     async def _stopped(self, pod: PodSandbox, container: NriContainer) -> None:
         merger = Merger(container)
-        for peer in self._roster.asked(Event.STOP_CONTAINER):
+        call = self._container_event(Event.STOP_CONTAINER, pod, container)
+        for peer in self._plugins.subscribers(Event.STOP_CONTAINER):
             try:
-                payload = await self._roster.ask(
-                    peer, StopContainer(pod=pod, container=self._seen(container))
-                )
+                payload = await self._plugins.ask(peer, call)
                 if payload is not None:
                     answer = nri_pb2.StopContainerResponse.FromString(payload)
                     merger.update(str(peer), [update_from(each) for each in answer.update])
@@ -477,7 +452,7 @@ class FakeRuntime:
             self.apply(ContainerUpdate(container_id=id_, resources=resources))
 
     def _impossible(self, resources: Resources) -> str:
-        """Why the kernel would not take these limits; empty when it would."""
+        """Why the kernel would reject these limits; empty if it accepts them."""
         if not resources.cpus:
             return ""
         try:
@@ -487,14 +462,18 @@ class FakeRuntime:
         return "" if cpus <= self.online_cpus else f"cpuset {cpus} is not online: invalid argument"
 
     def _seen(self, container: NriContainer) -> NriContainer:
-        """The container as this release shows it to plugins."""
+        """The container as this release reports it to plugins."""
         if self.release.reports_cdi_devices:
             return container
         return msgspec.structs.replace(container, cdi_devices=())
 
-    def _about(self, event: Event, container: FakeContainer) -> ContainerChange:
-        pod, value = self._pod_of(container), self._seen(container.value)
-        return ContainerChange(event=event, pod=pod, container=value)
+    def _event(self, event: Event, container: FakeContainer) -> RuntimeEvent:
+        return self._container_event(event, self._pod_of(container), container.value)
+
+    def _container_event(
+        self, event: Event, pod: PodSandbox, container: NriContainer
+    ) -> RuntimeEvent:
+        return RuntimeEvent(event=event, pod=pod, container=self._seen(container))
 
     def _pod_of(self, container: FakeContainer) -> PodSandbox:
         return self.pods[container.value.pod_id]

@@ -1,4 +1,4 @@
-"""Releases of container runtimes that differ in what they tell plugins and take from them."""
+"""Releases of container runtimes, as the fake runtime implements them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from drakit.wire.nri.versions import NriVersion
 
 
 class RuntimeRelease(msgspec.Struct, frozen=True):
-    """A runtime release and the NRI it has.
+    """A runtime release and its NRI version.
 
-    What a release does is stated here once more, independently of the table the drivers use
-    (:mod:`drakit.wire.nri.versions`): a wrong row there must make a test fail, not agree with its double.
-    The end-to-end tests compare these statements with the real runtimes.
+    Independent of the table that drivers use (:mod:`drakit.wire.nri.versions`), so that a wrong row
+    there fails a test. The end-to-end tests compare this one with the real runtimes.
     """
 
     name: str
@@ -23,7 +22,7 @@ class RuntimeRelease(msgspec.Struct, frozen=True):
 
     @property
     def is_crio(self) -> bool:
-        """Whether this is CRI-O, which shares the NRI library with containerd but little else."""
+        """Whether this is CRI-O."""
         return self.name == "cri-o"
 
     @property
@@ -32,8 +31,8 @@ class RuntimeRelease(msgspec.Struct, frozen=True):
         return not self.is_crio and self.nri >= (0, 12)
 
     @property
-    def bears_unsolicited_updates(self) -> bool:
-        """Whether an unsolicited update may meet an event; earlier ones deadlock."""
+    def tolerates_unsolicited_updates(self) -> bool:
+        """Whether an unsolicited update may coincide with an event; earlier ones deadlock."""
         return self.nri >= (0, 12, 1)
 
     @property
@@ -48,31 +47,31 @@ class RuntimeRelease(msgspec.Struct, frozen=True):
 
     @property
     def forgets_updates(self) -> bool:
-        """Whether it reports, after a restart, what containers were created with."""
+        """Whether after a restart it reports containers as they were created."""
         return self.is_crio
 
     @property
     def undoes_rejected_creation(self) -> bool:
-        """Whether plugins hear of the stop and removal of a container that a plugin rejected."""
+        """Whether plugins see the stop and removal of a container that a plugin rejected."""
         return not self.is_crio
 
     @property
-    def heeds_start_errors(self) -> bool:
+    def honors_start_errors(self) -> bool:
         """Whether a container does not start when a plugin returns an error for its start."""
         return not self.is_crio
 
     @property
     def container_cgroup_prefix(self) -> str:
-        """What precedes a container's ID in the name of its cgroup (cgroupfs driver)."""
+        """Prefix of the container's ID in the name of its cgroup (cgroupfs driver)."""
         return "crio-" if self.is_crio else ""
 
     @property
-    def says_its_nri_version(self) -> bool:
+    def reports_nri_version(self) -> bool:
         """Whether Configure carries the NRI version."""
         return self.nri >= (0, 12)
 
     @property
-    def says_its_timeouts(self) -> bool:
+    def reports_timeouts(self) -> bool:
         """Whether Configure carries the timeouts."""
         return self.nri >= (0, 7)
 
@@ -83,12 +82,12 @@ class RuntimeRelease(msgspec.Struct, frozen=True):
 
     @property
     def closes_after_failed_sync(self) -> bool:
-        """Whether a plugin that failed to synchronize is closed; earlier ones leave it deaf."""
+        """Whether a plugin that failed to synchronize is closed; earlier ones only ignore it."""
         return self.nri >= (0, 7)
 
     @property
     def has_dedicated_methods(self) -> bool:
-        """Whether events without an answer have methods of their own."""
+        """Whether events without a response have separate methods."""
         return self.nri >= (0, 12)
 
     @property

@@ -1,8 +1,7 @@
-"""Connections served by a function each, and nothing left of any when the server is closed.
+"""Socket server that leaves no connection or handler behind when closed.
 
-asyncio's own server lets go of a connection between its acceptance and the first step of its
-handler, and of the handlers altogether: a test that ends in such a moment leaves a socket open,
-and another test is blamed for it.
+asyncio's server loses a connection between its acceptance and the first step of its handler, and does
+not wait for handlers: a test that ends at that moment leaves a socket open.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ Converse = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None
 
 
 class StreamServer:
-    """Serves every connection to *listener* with *converse*, in a task of its own.
+    """Serves every connection to *listener* with *converse*, each in a task.
 
-    The connection is cut when *converse* ends, however it does; what the network does to it ends
-    it without a word. *listener* belongs to the server from now on.
+    The connection is closed when *converse* ends; network errors are ignored. The server owns
+    *listener*.
     """
 
     def __init__(
@@ -31,33 +30,33 @@ class StreamServer:
         self._tls = tls
         self._loop = asyncio.get_running_loop()
         self.connections = 0
-        """How many were made so far."""
+        """Connections accepted so far."""
         self._serving: dict[asyncio.Task[None], socket.socket] = {}
         self._writers: set[asyncio.StreamWriter] = set()
         listener.setblocking(False)
         self._loop.add_reader(listener, self._accept)
 
     def disconnect(self) -> None:
-        """Cut every connection; new ones are taken."""
+        """Close all connections; new ones are accepted."""
         for writer in self._writers:
             writer.transport.abort()
 
     def stop_listening(self) -> None:
-        """Take no new connections; those there are go on."""
+        """Accept no new connections; existing ones continue."""
         if self._listener.fileno() >= 0:
             self._loop.remove_reader(self._listener)
             self._listener.close()
 
     async def close(self) -> None:
-        """Stop listening, cut every connection, and wait until all handlers have ended."""
+        """Stop listening, close all connections and wait for all handlers."""
         self.stop_listening()
         self.disconnect()
         for task in self._serving:
             task.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)
-        await asyncio.sleep(0)  # transports close one turn of the loop after they are told to
+        await asyncio.sleep(0)  # transports close in the next iteration of the loop
 
-    # Without await: whoever is cancelled while accepting would lose what was accepted just then.
+    # Without await: a cancellation would lose the accepted connection.
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
             connection, _ = self._listener.accept()
@@ -69,9 +68,8 @@ class StreamServer:
     async def _serve(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError, EOFError):
             if connection.family != socket.AF_UNIX:
-                # As real servers do. asyncio does it only where a socket names its protocol, and
-                # those of `socket.create_server` name none. Without it a second write waits for
-                # the first one's ACK, which a client with nothing to send delays by 40 ms.
+                # As real servers do; asyncio does not for sockets of `socket.create_server`. Without it
+                # a second write waits for the first one's ACK, which may be delayed by 40 ms.
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             reader = asyncio.StreamReader()
             protocol = asyncio.StreamReaderProtocol(reader)
@@ -90,15 +88,15 @@ class StreamServer:
         connection = self._serving.pop(task)
         if task.cancelled():
             connection.close()  # also when it was cancelled before its first step
-        elif problem := task.exception():
+        elif error := task.exception():
             self._loop.call_exception_handler(
-                {"message": "a connection's handler failed", "exception": problem, "task": task}
+                {"message": "a connection's handler failed", "exception": error, "task": task}
             )
 
 
 @contextlib.asynccontextmanager
 async def serving_unix(path: str, converse: Converse) -> AsyncIterator[StreamServer]:
-    """Serve the unix socket *path*, which is made and removed, with *converse*."""
+    """Serve a new unix socket at *path* with *converse*."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(path)
@@ -115,7 +113,7 @@ async def serving_unix(path: str, converse: Converse) -> AsyncIterator[StreamSer
 
 @contextlib.asynccontextmanager
 async def serving_local(converse: Converse) -> AsyncIterator[tuple[StreamServer, int]]:
-    """Serve a free port of this machine with *converse*; yields the server and the port."""
+    """Serve a free local port with *converse*; yields the server and the port."""
     listener = socket.create_server(("127.0.0.1", 0))
     server = StreamServer(listener, converse)
     try:

@@ -227,7 +227,7 @@ def test_the_checkpoint_is_read_and_not_touched(tmp_path: Path) -> None:
     prepared = PreparedDevice(
         request="cpus", pool=NODE, device="cpudevnuma000", exclusive={"cpu": CpuSet([2])}
     )
-    entry = PreparedClaim(uid="u-1", namespace="default", name="mine", prepared_devices=(prepared,))
+    entry = PreparedClaim(uid="u-1", namespace="default", name="mine", devices=(prepared,))
     (tmp_path / "u-1.json").write_bytes(encode(entry))
     (tmp_path / "u-2.json").write_bytes(encode(entry)[:-9])
     (tmp_path / ".lock").touch()
@@ -274,8 +274,8 @@ def test_only_the_last_troubles_are_kept() -> None:
 class _Pages(BaseHTTPRequestHandler):
     ready = True
     metrics = (
-        'dra_cpu_refusals_total{reason="conflict",verb="assign"} 3.0\n'
-        'dra_cpu_refusals_total{reason="shared-pool",verb="enforce"} 1.0\n'
+        'dra_cpu_rejections_total{operation="assign",reason="conflict"} 3.0\n'
+        'dra_cpu_rejections_total{operation="enforce",reason="shared-pool"} 1.0\n'
     )
 
     def do_GET(self) -> None:

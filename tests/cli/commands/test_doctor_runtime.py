@@ -13,7 +13,7 @@ import pytest
 from drakit.cli import main
 from drakit.cli.node_runtime import about_crio, about_node, about_selinux, read_crio
 from drakit.kit.config.options import HostOptions
-from drakit.kit.preflight import Finding
+from drakit.kit.preflight import CheckResult
 from drakit.machine.model import CgroupMode, Cgroups
 from drakit.testing.synthetic import Surroundings, build
 from drakit.testing.sysfs_writer import write_tree
@@ -42,11 +42,11 @@ def _node() -> Iterator[Node]:
         yield Node(Path(directory))
 
 
-def problems(found: list[Finding]) -> list[str]:
+def problems(found: list[CheckResult]) -> list[str]:
     return [each.problem for each in found if each.problem]
 
 
-def notes(found: list[Finding]) -> list[str]:
+def notes(found: list[CheckResult]) -> list[str]:
     return [each.note for each in found if each.note]
 
 
@@ -94,7 +94,7 @@ def test_nri_must_be_on_in_crio_unless_the_driver_does_without(node: Node) -> No
     found = list(about_crio(node.options()))
     (problem,) = problems(found)
     assert "enable_nri is false" in problem
-    assert "restart CRI-O" in found[-1].way_out
+    assert "restart CRI-O" in found[-1].remedy
     assert problems(list(about_crio(node.options(nri="off")))) == []
 
 
@@ -176,7 +176,7 @@ def test_selinux_must_not_confine_the_driver(
         return
     (one,) = found
     assert bool(one.note) is (level == "note")
-    assert ("spc_t" in one.way_out) is (level == "note")
+    assert ("spc_t" in one.remedy) is (level == "note")
 
 
 def test_the_context_of_the_running_driver_counts(node: Node) -> None:

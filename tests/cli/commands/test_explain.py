@@ -82,7 +82,7 @@ SITUATIONS: dict[str, tuple[list[Json], list[str]]] = {
     ),
     "an attribute is missing and the expression fails": (
         [device_slice(gpu("g0")), claim(selecting('device.attributes["gpu.io"].memory == 1'))],
-        ["an error stops the pod on every node", "no such key: memory"],
+        ["CEL error: scheduling fails on all nodes", "no such key: memory"],
     ),
     "the device is tainted": (
         [device_slice(gpu("g0", taints=[{"key": "broken", "effect": "NoSchedule"}])), claim({})],
@@ -94,7 +94,7 @@ SITUATIONS: dict[str, tuple[list[Json], list[str]]] = {
          holding("g0", shareID="11111111-1111-1111-1111-111111111111",
                  consumedCapacity={"memory": "6Gi"}),
          claim({"capacity": {"requests": {"memory": "4Gi"}}})],
-        ["2Gi of 8Gi memory is left, 4Gi is needed", "taken by claim ml/training (pod trainer-0)",
+        ["2Gi of 8Gi memory is free, but 4Gi is needed", "used by claim ml/training (pod trainer-0)",
          "ask for at most 2Gi memory in request r0"],
     ),
     "the capacity key is spelled with the wrong domain": (
@@ -110,8 +110,8 @@ SITUATIONS: dict[str, tuple[list[Json], list[str]]] = {
     ),
     "the pool is incomplete": (
         [device_slice(gpu("g0"), count=2), claim({})],
-        ["pool gpu.io/n1 is incomplete: 1 of 2 slices of generation 1 are there",
-         "it has no devices in usable pools"],
+        ["pool gpu.io/n1 is incomplete: 1 of 2 slices of generation 1 exist",
+         "the node has no devices (no complete ResourceSlice pool)"],
     ),
     "the counters of a partitioned device are used up": (
         [device_slice(
@@ -120,7 +120,7 @@ SITUATIONS: dict[str, tuple[list[Json], list[str]]] = {
             count=2),
          device_slice(count=2, sharedCounters=[{"name": "mem", "counters": {"gb": {"value": "8"}}}]),
          holding("half-0"), claim({})],
-        ["needs 5 of counter mem/gb, 3 is left", "free the devices of claim ml/training"],
+        ["needs 5 of counter mem/gb, 3 is free", "free the devices of claim ml/training"],
     ),
     "more devices are wanted than there are": (
         [device_slice(*(gpu(f"g{i}") for i in range(30))), claim({"count": 31})],

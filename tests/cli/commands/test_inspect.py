@@ -169,7 +169,7 @@ def test_bad_input_is_exit_code_2(
 
 def test_a_checkpoint_is_looked_at_without_being_touched(tmp_path: Path) -> None:
     prepared = PreparedDevice(request="r", pool="n", device="numa0")
-    entry = PreparedClaim(uid="u1", namespace="d", name="c", prepared_devices=(prepared,))
+    entry = PreparedClaim(uid="u1", namespace="d", name="c", devices=(prepared,))
     (tmp_path / "u1.json").write_bytes(encode(entry))
     (tmp_path / "u2.json").write_bytes(b"{")
     (tmp_path / ".lock").write_bytes(b"")

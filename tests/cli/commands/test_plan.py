@@ -126,7 +126,7 @@ def test_text_names_node_device_and_what_is_left(
         ),
         (
             "kind: Pod\nmetadata: {name: p}\nspec: {resourceClaims: [{name: a, resourceClaimName: b}]}",
-            'ResourceClaim "b"',
+            "ResourceClaim default/b not found",
         ),
         (
             (

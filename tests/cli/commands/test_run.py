@@ -13,7 +13,7 @@ import pytest
 
 from drakit.core.cpuset import CpuSet
 from drakit.kit.claims import checkpoint as checkpoint
-from drakit.kit.claims.exclusion import serving_without
+from drakit.kit.claims.exclusion import exclude_other_drivers
 from drakit.kit.config.options import HostOptions
 from drakit.kit.driver import PreparedClaim, PreparedDevice
 
@@ -153,7 +153,7 @@ def test_cpus_of_a_kubernetes_driver_on_this_machine_are_not_given_away(tmp_path
 def test_a_driver_that_serves_on_this_machine_is_warned_of(tmp_path: Path) -> None:
     options = HostOptions(kubelet_root_dir=str(tmp_path))
     (tmp_path / "plugins/dra.cpu/claims").mkdir(parents=True)
-    with serving_without(options, "dra.cpu", ["dra.cpumem"]):
+    with exclude_other_drivers(options, "dra.cpu", ["dra.cpumem"]):
         command = ("run", "--cpus", "1", "--kubelet-root-dir", str(tmp_path))
         told = drakit(tmp_path / "s", *command, "--", "true")
         quiet = drakit(tmp_path / "s", *command, "--quiet", "--", "true")

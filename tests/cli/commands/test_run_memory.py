@@ -30,7 +30,7 @@ from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.driver import cpu_driver
 from drakit.drivers.cpumem.driver import CpuMem, cpumem_driver
 from drakit.drivers.cpumem.settings import CpuMemConfig
-from drakit.kit.driver import RejectedError, Use
+from drakit.kit.driver import ClaimUse, RejectedError
 from drakit.local import confine
 from drakit.local.node import DoesNotFitError, LocalNode, fresh_claim
 from drakit.machine.model import HugepagePool, Machine
@@ -62,13 +62,13 @@ async def test_what_is_taken_is_of_one_node_and_given_back(tmp_path: Path) -> No
     wanted = amounts(cpu="2", memory="1Gi", hugepages2Mi="32Mi")
     (taken,) = await node.take([fresh_claim(amounts_claim(wanted))])
     home = driver.inventory.machine.nodes_of(taken.entry.exclusive("cpu"))
-    (prepared,) = taken.entry.prepared_devices
+    (prepared,) = taken.entry.devices
     assert {key.partition("/")[0] for key in prepared.amounts} == {f"numa{home}"}
     assert held_words(taken.entry).startswith("CPUs ")
     assert f"1 GiB memory on node {home}, 32 MiB in 2Mi pages on node {home}" in held_words(
         taken.entry
     )
-    uses = (Use(taken.entry, taken.entry.prepared_devices),)
+    uses = (ClaimUse(taken.entry, taken.entry.devices),)
     limit = str(32 * MI)
     assert _limits(driver, uses) == {
         "memory.min": str(GI),

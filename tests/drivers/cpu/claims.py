@@ -9,17 +9,18 @@ from drakit.core.cpuset import CpuSet
 from drakit.core.quantity import Quantity
 from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.driver import CpuDriver, cpu_driver
-from drakit.kit.claims.checkpoint import check_conflicts, entry_of
+from drakit.kit.claims.checkpoint import entry_of
+from drakit.kit.claims.conflicts import check_conflicts
 from drakit.kit.driver import (
     AllocatedDevice,
     Assignment,
     Claim,
-    Config,
-    Container,
+    ClaimUse,
+    ContainerView,
+    OpaqueConfig,
     PreparedClaim,
     PreparedClaims,
     PreparedDevice,
-    Use,
 )
 from drakit.machine.model import Machine
 
@@ -30,14 +31,14 @@ def driver(machine: Machine, **settings: Any) -> CpuDriver:
     return cpu_driver(CpuConfig(**settings), machine)
 
 
-def wishes(source: str = "FromClaim", /, **fields: Any) -> tuple[Config, ...]:
-    return (Config(source, {"apiVersion": "v1alpha1", "cpuConfig": fields}),)
+def wishes(source: str = "FromClaim", /, **fields: Any) -> tuple[OpaqueConfig, ...]:
+    return (OpaqueConfig(source, {"apiVersion": "v1alpha1", "cpuConfig": fields}),)
 
 
 def amount(
     device: str,
     count: int | str,
-    config: tuple[Config, ...] = (),
+    config: tuple[OpaqueConfig, ...] = (),
     request: str = "cpus",
     **more: Any,
 ) -> AllocatedDevice:
@@ -54,7 +55,7 @@ def amount(
 
 
 def single(
-    cpu: int, config: tuple[Config, ...] = (), request: str = "cpus", **more: Any
+    cpu: int, config: tuple[OpaqueConfig, ...] = (), request: str = "cpus", **more: Any
 ) -> AllocatedDevice:
     """A device of one CPU."""
     return AllocatedDevice(
@@ -63,11 +64,11 @@ def single(
 
 
 def claim(*allocated_devices: AllocatedDevice, uid: str = "uid-1", name: str = "mine") -> Claim:
-    return Claim(uid=uid, namespace="default", name=name, allocated_devices=allocated_devices)
+    return Claim(uid=uid, namespace="default", name=name, devices=allocated_devices)
 
 
 def entry(of: Claim, given: Assignment) -> PreparedClaim:
-    return entry_of(of, given.prepared_devices, "boot")
+    return entry_of(of, given.devices, "boot")
 
 
 def prepared_claims_of(held: Mapping[str, str]) -> PreparedClaims:
@@ -77,7 +78,7 @@ def prepared_claims_of(held: Mapping[str, str]) -> PreparedClaims:
             uid=uid,
             namespace="default",
             name=f"claim-{uid}",
-            prepared_devices=(
+            devices=(
                 PreparedDevice(
                     request="cpus",
                     pool=NODE,
@@ -91,15 +92,17 @@ def prepared_claims_of(held: Mapping[str, str]) -> PreparedClaims:
     )
 
 
-def container(*entries: PreparedClaim, request: str | None = None, name: str = "main") -> Container:
+def container(
+    *entries: PreparedClaim, request: str | None = None, name: str = "main"
+) -> ContainerView:
     """A container that uses these claims, or only one request of them."""
-    return Container(
+    return ContainerView(
         id=f"id-{name}",
         name=name,
         pod_uid="pod",
         pod_name="pod",
         namespace="default",
-        uses=tuple(Use(each, each.for_request(request)) for each in entries),
+        uses=tuple(ClaimUse(each, each.for_request(request)) for each in entries),
     )
 
 

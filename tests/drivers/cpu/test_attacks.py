@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from drakit.core.cpuset import CpuSet
-from drakit.core.objects import AllocationResult
+from drakit.core.objects import DeviceRequestAllocationResult
 from drakit.drivers.models.cpus import KIND as CPU
 from drakit.testing.kubelet import PrepareError
 from drakit.testing.node import SimulatedNode
@@ -36,8 +36,8 @@ EVERY_KIND = [CONTAINERD_2_2, CONTAINERD_2_4, CRIO_1_36, CRIO_1_37]
 individual = {"cpu_device_mode": "individual"}
 
 
-def cpu(number: int) -> AllocationResult:
-    return AllocationResult(
+def cpu(number: int) -> DeviceRequestAllocationResult:
+    return DeviceRequestAllocationResult(
         request="r", driver="dra.cpu", pool="node-1", device=f"cpudev{number:03d}"
     )
 
@@ -54,7 +54,7 @@ async def test_a_claimed_container_is_pinned_on_every_runtime(release: RuntimeRe
         node.allocate("a", [cpu(2), cpu(3)], consumers=["pa"])
         running = await node.run_pod("pa", {"main": ["a"]})
         assert running.containers["main"].cpus == "2-3"
-        with pytest.raises(ClaimError, match="still used by"):
+        with pytest.raises(ClaimError, match="still in use by"):
             await host.preparer.unprepare(ref(node, "a"))
 
 
@@ -85,7 +85,7 @@ async def test_a_damaged_record_is_not_given_back_while_its_container_runs(
             file.seek(200)
             file.write(b"~")
         async with serving(node, **individual) as host:
-            with pytest.raises(ClaimError, match="still used by"):
+            with pytest.raises(ClaimError, match="still in use by"):
                 await host.preparer.unprepare(ref(node, "a"))
             node.allocate("b", [cpu(2)], consumers=["pb"])
             with pytest.raises(PrepareError, match="held by claim"):
@@ -134,7 +134,7 @@ async def test_containers_of_the_go_driver_keep_their_cpus_through_the_swap() ->
             node.allocate("b", [cpu(0)], consumers=["pb"])
             with pytest.raises(PrepareError, match="held by claim"):
                 await node.run_pod("pb", {"main": ["b"]})
-            with pytest.raises(ClaimError, match="still used by"):
+            with pytest.raises(ClaimError, match="still in use by"):
                 await host.preparer.unprepare(ClaimRef("default", "go", uid))
             await node.runtime.remove_pod(pod.id)
             assert (await node.run_pod("plain")).containers["main"].cpus == str(ALL)
@@ -156,7 +156,7 @@ async def test_a_running_pod_keeps_its_cpus_when_a_pod_reserved_earlier_comes(
 async def test_updates_of_an_answer_that_came_too_late_are_sent_again() -> None:
     """On a runtime that takes no pushes and without cgroups to write, nothing else would heal it."""
     async with world(CONTAINERD_2_0) as node:
-        node.runtime._roster.request_timeout = 2.0
+        node.runtime._plugins.request_timeout = 2.0
         async with serving(node, **individual, cgroup_root="") as host:
             shared = (await node.run_pod("shared")).containers["main"]
             other = (await node.run_pod("other")).containers["main"]
@@ -184,7 +184,7 @@ async def test_a_forged_marker_costs_one_question_not_one_per_event() -> None:
         claim = node.allocate("a", [cpu(2)], consumers=["pa"])
         await node.run_pod("pa", {"main": ["a"]})
         asked: list[str] = []
-        source = host.runtime._source
+        source = host.runtime._reservations._source
         assert source is not None
         get = source.get
 

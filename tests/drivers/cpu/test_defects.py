@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from drakit.core.cpuset import CpuSet
-from drakit.core.objects import AllocationResult, ResourceClaim
+from drakit.core.objects import DeviceRequestAllocationResult, ResourceClaim
 from drakit.core.quantity import Quantity
 from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.driver import cpu_driver
@@ -113,8 +113,8 @@ async def reconnect(node: SimulatedNode) -> None:
 # -- claims and containers ---------------------------------------------------------------------
 
 
-def share(numa_node: int, count: int, pool: str = "node-1") -> AllocationResult:
-    return AllocationResult(
+def share(numa_node: int, count: int, pool: str = "node-1") -> DeviceRequestAllocationResult:
+    return DeviceRequestAllocationResult(
         request="cpus",
         driver=DRIVER,
         pool=pool,
@@ -324,7 +324,7 @@ async def until_answered(call: Callable[[], Awaitable[object]]) -> None:
         try:
             await call()
         except (PrepareError, UnprepareError) as error:
-            assert "the kubelet tries again" in str(error)
+            assert "the kubelet retries" in str(error)
             await asyncio.sleep(0.01)
         else:
             return
@@ -469,7 +469,7 @@ async def test_w14_each_node_has_its_own_configuration(tmp_path: Path) -> None:
             mine = one.allocate("mine", [share(0, 6)], consumers=["p"])
             pod = await one.run_pod("p", {"main": ["mine"]})
             assert cpus(pod.containers["main"]) == CpuSet.parse("1-3,9-11") == held(host, mine)
-            result = AllocationResult(
+            result = DeviceRequestAllocationResult(
                 request="cpus", driver=DRIVER, pool="node-2", device="cpudev008"
             )
             theirs = one.allocate("theirs", [result], consumers=["q"])

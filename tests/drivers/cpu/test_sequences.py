@@ -64,7 +64,7 @@ def _check(node: Node) -> None:
         seen |= desired.cpus
         parts = [
             node.driver.enforce(container(entry, request=request), prepared_claims).cpus
-            for request in {prepared.request for prepared in entry.prepared_devices}
+            for request in {prepared.request for prepared in entry.devices}
         ]
         assert sum(len(part or ()) for part in parts) == len(desired.cpus)
     assert seen == cpus.allocatable
@@ -152,7 +152,7 @@ def test_equal_questions_get_equal_answers(machine: Machine, seed: int):
         answers = []
         for node in (first, second):
             try:
-                answers.append(node.prepare(wanted).prepared_devices)
+                answers.append(node.prepare(wanted).devices)
             except RejectedError as no:
                 answers.append(str(no))
         assert answers[0] == answers[1]

@@ -9,15 +9,16 @@ from drakit.core.cpuset import CpuSet
 from drakit.core.quantity import Quantity
 from drakit.drivers.cpumem.driver import CpuMem, cpumem_driver
 from drakit.drivers.cpumem.settings import CpuMemConfig
-from drakit.kit.claims.checkpoint import check_conflicts, entry_of
+from drakit.kit.claims.checkpoint import entry_of
+from drakit.kit.claims.conflicts import check_conflicts
 from drakit.kit.driver import (
     AllocatedDevice,
     Claim,
-    Container,
+    ClaimUse,
+    ContainerView,
     DesiredResources,
     PreparedClaim,
     PreparedClaims,
-    Use,
 )
 from drakit.machine.model import HugepagePool, Machine
 from drakit.testing.synthetic import build
@@ -62,9 +63,7 @@ def share(
 
 
 def claim(*allocated_devices: AllocatedDevice, uid: str = "uid-1") -> Claim:
-    return Claim(
-        uid=uid, namespace="default", name=f"claim-{uid}", allocated_devices=allocated_devices
-    )
+    return Claim(uid=uid, namespace="default", name=f"claim-{uid}", devices=allocated_devices)
 
 
 def container(
@@ -74,16 +73,16 @@ def container(
     owner: str = "pod",
     classic: Mapping[str, int] | None = None,
     **more: Any,
-) -> Container:
+) -> ContainerView:
     """A container of *pod* that uses these claims of pod *owner*, or only one request of them."""
-    return Container(
+    return ContainerView(
         id="container-id",
         name="main",
         pod_uid=pod,
         pod_name=pod,
         namespace="default",
         uses=tuple(
-            Use(each, each.for_request(request), owner, f"default/{owner}") for each in entries
+            ClaimUse(each, each.for_request(request), owner, f"default/{owner}") for each in entries
         ),
         hugepage_limits=classic or {},
         **more,
@@ -105,14 +104,12 @@ class Node:
     def prepare(self, *allocated_devices: AllocatedDevice, uid: str = "uid-1") -> PreparedClaim:
         """Assign and write down; raises RejectedError, or Conflict if the driver's answer is wrong."""
         wanted = claim(*allocated_devices, uid=uid)
-        new = entry_of(
-            wanted, self.driver.assign(wanted, self.prepared_claims).prepared_devices, "boot"
-        )
+        new = entry_of(wanted, self.driver.assign(wanted, self.prepared_claims).devices, "boot")
         check_conflicts(new, self.prepared_claims, self.offer)
         self.entries[uid] = new
         return new
 
-    def desired(self, which: Container | None = None) -> DesiredResources:
+    def desired(self, which: ContainerView | None = None) -> DesiredResources:
         return self.driver.enforce(which or container(), self.prepared_claims)
 
 

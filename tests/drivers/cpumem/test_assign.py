@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from drakit.core.cpuset import CpuSet
-from drakit.kit.claims.checkpoint import Conflict
-from drakit.kit.driver import AllocatedDevice, Config, RejectedError
+from drakit.kit.claims.conflicts import ClaimConflictError
+from drakit.kit.driver import AllocatedDevice, OpaqueConfig, RejectedError
 from drakit.testing.synthetic import build
 from tests.drivers.cpu import claims as cpu_claims
 from tests.drivers.cpumem.amounts import GI, MI, SERVER, Node, claim, driver, pool, share
@@ -16,13 +16,13 @@ from tests.drivers.cpumem.amounts import GI, MI, SERVER, Node, claim, driver, po
 POLICIES = [{}, {"wholeCores": True}, {"placement": "spread"}, {"sameL3": "required"}]
 
 
-def wishes(source: str = "FromClaim", /, **fields: object) -> tuple[Config, ...]:
-    return (Config(source, {"apiVersion": "v1alpha1", "cpuConfig": fields}),)
+def wishes(source: str = "FromClaim", /, **fields: object) -> tuple[OpaqueConfig, ...]:
+    return (OpaqueConfig(source, {"apiVersion": "v1alpha1", "cpuConfig": fields}),)
 
 
 def test_one_request_gets_everything_from_one_node():
     entry = Node(driver()).prepare(share("numa1", cpu=2, memory="256Mi", hugepages2Mi="32Mi"))
-    (prepared,) = entry.prepared_devices
+    (prepared,) = entry.devices
     assert len(entry.exclusive("cpu")) == 2
     assert entry.exclusive("cpu") <= SERVER.node_cpus[1]
     assert prepared.amounts == {"numa1/memory": 256 * MI, "numa1/hugepages2Mi": 32 * MI}
@@ -36,8 +36,8 @@ def test_cpus_are_those_that_the_cpu_driver_would_choose(fields: dict[str, objec
     theirs = cpu_claims.claim(cpu_claims.amount("cpudevnuma000", 3, wishes(**fields)))
     cpu_driver = cpu_claims.driver(SERVER)
     assert (
-        driver().assign(mine, held).prepared_devices[0].exclusive
-        == cpu_driver.assign(theirs, held).prepared_devices[0].exclusive
+        driver().assign(mine, held).devices[0].exclusive
+        == cpu_driver.assign(theirs, held).devices[0].exclusive
     )
 
 
@@ -55,7 +55,7 @@ def test_a_policy_that_is_not_understood_names_this_driver():
 
 def test_vector_11_only_cpus_consume_no_memory():
     entry = Node(driver()).prepare(share("numa0", cpu=2, memory=0, hugepages2Mi=0, hugepages1Gi=0))
-    assert entry.prepared_devices[0].amounts == {}
+    assert entry.devices[0].amounts == {}
 
 
 def test_vector_11_a_request_for_nothing_is_rejected_with_the_keys():
@@ -94,7 +94,7 @@ def test_vector_4_pages_of_two_nodes_add_up():
     entry = Node(driver()).prepare(
         share("numa0", "a", hugepages2Mi="64Mi"), share("numa1", "b", hugepages2Mi="32Mi")
     )
-    drawn = [prepared.amounts for prepared in entry.prepared_devices]
+    drawn = [prepared.amounts for prepared in entry.devices]
     assert drawn == [{"numa0/hugepages2Mi": 64 * MI}, {"numa1/hugepages2Mi": 32 * MI}]
 
 
@@ -104,8 +104,8 @@ def test_a_device_can_be_given_twice_to_a_claim():
         share("numa0", "a", cpu=2, memory="2Gi", share_id="2"),
     )
     assert len(entry.exclusive("cpu")) == 4
-    assert [prepared.amounts["numa0/memory"] for prepared in entry.prepared_devices] == [GI, 2 * GI]
-    both = entry.prepared_devices[0].env["DRA_CPUSET"]
+    assert [prepared.amounts["numa0/memory"] for prepared in entry.devices] == [GI, 2 * GI]
+    both = entry.devices[0].env["DRA_CPUSET"]
     assert CpuSet.parse(both) == entry.exclusive("cpu")
 
 
@@ -124,7 +124,7 @@ def test_the_kit_s_guard_knows_the_limits():
     large, small = Node(driver()), Node(driver(reserved_memory="0:memory=13Gi"))
     small.driver = large.driver
     small.offer = driver(reserved_memory="0:memory=12Gi").offer().named("worker")
-    with pytest.raises(Conflict, match="needs"):
+    with pytest.raises(ClaimConflictError, match="needs"):
         small.prepare(share("numa0", memory="4Gi"))
 
 
@@ -136,14 +136,14 @@ def test_a_socket_s_memory_comes_from_the_node_of_the_cpus():
     node.prepare(share("socket0", cpu=6), uid="first")
     entry = node.prepare(share("socket0", cpu=8, memory="1Gi", hugepages1Gi="2Gi"), uid="second")
     assert entry.exclusive("cpu") == SERVER.node_cpus[1]
-    assert entry.prepared_devices[0].amounts == {"numa1/memory": GI, "numa1/hugepages1Gi": 2 * GI}
+    assert entry.devices[0].amounts == {"numa1/memory": GI, "numa1/hugepages1Gi": 2 * GI}
 
 
 def test_what_one_node_has_not_comes_from_the_nearest():
     node = Node(driver(group_by="machine"))
     entry = node.prepare(share("machine", cpu=2, memory="30Gi"))
     assert entry.exclusive("cpu") <= SERVER.node_cpus[0]
-    assert entry.prepared_devices[0].amounts == {
+    assert entry.devices[0].amounts == {
         "numa0/memory": 13 * GI,
         "numa1/memory": 13 * GI,  # in the same socket
         "numa2/memory": 4 * GI,
@@ -154,7 +154,7 @@ def test_a_node_that_has_all_is_preferred_to_two_that_have_parts():
     node = Node(driver(group_by="machine"))
     node.prepare(share("machine", memory="12Gi"), uid="first")
     entry = node.prepare(share("machine", memory="2Gi", hugepages2Mi="2Mi"), uid="second")
-    assert entry.prepared_devices[0].amounts == {
+    assert entry.devices[0].amounts == {
         "numa1/memory": 2 * GI,
         "numa1/hugepages2Mi": 2 * MI,
     }
@@ -166,7 +166,7 @@ def test_split_draws_each_kind_from_its_own_device():
         share("memory-numa2", "memory", memory="1Gi"),
         share("hugepages-1gi-numa2", "pages", hugepages1Gi="1Gi"),
     )
-    cpus, memory, pages = entry.prepared_devices
+    cpus, memory, pages = entry.devices
     assert cpus.exclusive["cpu"] <= SERVER.node_cpus[2]
     assert (cpus.amounts, memory.exclusive, pages.exclusive) == ({}, {}, {})
     assert memory.amounts == {"numa2/memory": GI}
@@ -182,7 +182,7 @@ def test_split_by_machine_takes_memory_near_the_claim_s_cpus():
         uid="2nd",
     )
     assert entry.exclusive("cpu") == SERVER.node_cpus[1]
-    assert entry.prepared_devices[0].amounts == {"numa1/memory": GI}
+    assert entry.devices[0].amounts == {"numa1/memory": GI}
 
 
 # -- administrator's access --------------------------------------------------------------------------
@@ -193,14 +193,14 @@ def test_administrators_look_on_and_hold_nothing():
     node.prepare(share("numa0", cpu=7, memory="13Gi"), uid="first")
     admin = AllocatedDevice("r", "worker", "numa0", "share-admin", admin_access=True)
     entry = node.prepare(admin, uid="second")
-    assert entry.prepared_devices[0].exclusive["cpu"] == SERVER.node_cpus[0]
-    assert entry.prepared_devices[0].amounts == {}
+    assert entry.devices[0].exclusive["cpu"] == SERVER.node_cpus[0]
+    assert entry.devices[0].amounts == {}
     assert node.prepared_claims.amount("numa0/memory") == 13 * GI
 
 
 def test_the_metadata_tell_what_was_given():
     entry = Node(driver()).prepare(share("numa1", cpu=2, memory="2Mi", hugepages2Mi="4Mi"))
-    told = entry.prepared_devices[0].attributes
+    told = entry.devices[0].attributes
     assert told["dra.cpumem/allocatedNumCPUs"].int_ == 2
     assert told["dra.cpumem/allocated_memory"].int_ == 2 * MI
     assert told["dra.cpumem/allocated_hugepages2Mi"].int_ == 4 * MI

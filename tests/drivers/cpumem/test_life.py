@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from drakit.core.cpuset import CpuSet
-from drakit.core.objects import AllocationResult
+from drakit.core.objects import DeviceRequestAllocationResult
 from drakit.core.quantity import Quantity
 from drakit.drivers.cpu.program import PROGRAM as CPU_PROGRAM
 from drakit.drivers.cpumem.discovery import Discovery
 from drakit.drivers.cpumem.program import PROGRAM
-from drakit.kit.claims.exclusion import serving_without
+from drakit.kit.claims.checkpoint import read_claims
+from drakit.kit.claims.exclusion import exclude_other_drivers
 from drakit.kit.config import settings as configuration
 from drakit.kit.host import Host
 from drakit.kit.program import Program, _act, _parser
@@ -67,6 +68,7 @@ async def serving(node: SimulatedNode, *flags: str) -> AsyncIterator[Host]:
     config = config_of(node, PROGRAM, *flags).config
     discover = Discovery()
     reconciler = discover.reconciler(config, node.name)
+    await reconciler.establish(read_claims(config.checkpoint_dir(DRIVER)))
     host = node.host(
         lambda: discover(config, node.name), config, PROGRAM.gauges, reconciler=reconciler
     )
@@ -87,8 +89,8 @@ async def eventually(look: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def result(device: str, request: str = "r", **amounts: str) -> AllocationResult:
-    return AllocationResult(
+def result(device: str, request: str = "r", **amounts: str) -> DeviceRequestAllocationResult:
+    return DeviceRequestAllocationResult(
         request=request,
         driver=DRIVER,
         pool="node-1",
@@ -174,7 +176,7 @@ async def test_the_cpu_driver_and_this_one_do_not_serve_together():
     """The command ends, and names the other."""
     async with world() as node:
         first = config_of(node, CPU_PROGRAM).config
-        with serving_without(first, "dra.cpu", ("dra.cpumem",)):
+        with exclude_other_drivers(first, "dra.cpu", ("dra.cpumem",)):
             loaded = config_of(node, PROGRAM)
             with pytest.raises(ValueError, match=r"the driver dra\.cpu serves on this node"):
                 await asyncio.to_thread(_act, PROGRAM, loaded, node.name)

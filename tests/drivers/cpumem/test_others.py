@@ -20,7 +20,7 @@ def entry(pages: int = 10, consumers: tuple[str, ...] = (POD,), uid: str = "u") 
         request="r", pool="n", device="numa0", amounts={"numa0/hugepages2Mi": pages * 2 * MI}
     )
     return PreparedClaim(
-        uid=uid, namespace="ns", name="claim", prepared_devices=(prepared,), consumers=consumers
+        uid=uid, namespace="ns", name="claim", devices=(prepared,), consumers=consumers
     )
 
 

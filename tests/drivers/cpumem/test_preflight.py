@@ -14,7 +14,7 @@ from drakit.drivers.cpumem.preflight import (
     pods_cgroup,
 )
 from drakit.drivers.cpumem.settings import CpuMemConfig
-from drakit.kit.preflight import Finding
+from drakit.kit.preflight import CheckResult
 from drakit.machine.model import HugepagePool
 from drakit.testing.synthetic import build
 from drakit.testing.sysfs_writer import write_tree
@@ -48,12 +48,12 @@ def config(place: Path, **settings: str) -> CpuMemConfig:
     )
 
 
-def look(place: Path, magic: int | None = CGROUP2_MAGIC, **settings: str) -> list[Finding]:
+def look(place: Path, magic: int | None = CGROUP2_MAGIC, **settings: str) -> list[CheckResult]:
     return list(findings(config(place, **settings), magic=lambda _: magic))
 
 
-def lacking(found: list[Finding]) -> list[str]:
-    return [f"{each.subject}: {each.problem or each.note}" for each in found if each.way_out]
+def lacking(found: list[CheckResult]) -> list[str]:
+    return [f"{each.subject}: {each.problem or each.note}" for each in found if each.remedy]
 
 
 def test_a_node_that_lacks_nothing(place: Path) -> None:
@@ -69,7 +69,7 @@ def test_hybrid_and_v1_hosts_are_told_by_the_file_system(
 ) -> None:
     (problem, *_) = [each for each in look(place, magic) if each.problem]
     assert said in problem.problem
-    assert "unified_cgroup_hierarchy" in problem.way_out
+    assert "unified_cgroup_hierarchy" in problem.remedy
 
 
 def test_the_magic_of_a_real_file_system(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_what_a_drop_in_makes_the_kubelet_do(place: Path) -> None:
 def test_a_kubelet_configuration_that_is_not_there_is_a_note(place: Path) -> None:
     (place / "kubelet" / "config.yaml").unlink()
     (kubelet,) = [each for each in look(place) if each.subject == "kubelet"]
-    assert "memoryManagerPolicy" in kubelet.way_out
+    assert "memoryManagerPolicy" in kubelet.remedy
 
 
 def test_pools_that_cannot_be_are_noted(place: Path) -> None:
@@ -145,7 +145,7 @@ def test_pools_that_cannot_be_are_noted(place: Path) -> None:
 def test_a_node_whose_kubelet_has_not_started(place: Path) -> None:
     (place / "cgroup" / "kubepods.slice").rename(place / "cgroup" / "system.slice")
     (place / "cgroup" / "cgroup.controllers").write_text("cpuset memory hugetlb\n")
-    (note,) = [each for each in look(place) if each.way_out]
+    (note,) = [each for each in look(place) if each.remedy]
     assert "no kubepods" in note.note
 
 

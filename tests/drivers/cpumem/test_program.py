@@ -126,6 +126,6 @@ def test_growth_is_offered(root: str):
 
 
 def test_the_two_drivers_are_rivals_for_cpus_only():
-    assert PROGRAM.rivals(CpuMemConfig()) == ("dra.cpu",)
-    assert PROGRAM.rivals(CpuMemConfig(manage_cpus=False)) == ()
-    assert CPU_PROGRAM.rivals(CPU_PROGRAM.config()) == ("dra.cpumem",)
+    assert PROGRAM.conflicts_with(CpuMemConfig()) == ("dra.cpu",)
+    assert PROGRAM.conflicts_with(CpuMemConfig(manage_cpus=False)) == ()
+    assert CPU_PROGRAM.conflicts_with(CPU_PROGRAM.config()) == ("dra.cpumem",)

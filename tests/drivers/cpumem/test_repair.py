@@ -97,11 +97,11 @@ class Node:
             amounts=amounts,
         )
         entry = PreparedClaim(
-            uid="u", namespace="ns", name="c", prepared_devices=(prepared,), consumers=("p",)
+            uid="u", namespace="ns", name="c", devices=(prepared,), consumers=("p",)
         )
         prepared_claims = PreparedClaims([entry])
         self.enforcer = Enforcer(lambda: driver, lambda: prepared_claims)
-        device = names.qualified_name(driver.cdi_kind, names.parts_of(entry)[0])
+        device = names.qualified_name(driver.cdi_kind, names.requests_of(entry)[0])
         self.enforcer.synchronize(
             [PodSandbox(id="s", uid="p", name="p", namespace="ns", cgroup_parent=POD)],
             [
@@ -120,7 +120,7 @@ class Node:
         if unified:
             root.mkdir(exist_ok=True)
             (root / "cgroup.controllers").write_text(" ".join(sorted(ALL)))
-        desired = self.enforcer.desired_of(self.enforcer.containers["c"])
+        desired = self.enforcer.desired(self.enforcer.containers["c"])
         self.files = {f: str(value) for f, value in files_of(desired, unified=unified).items()}
         self.root, self.unified = root, unified
         for file, value in self.files.items():
@@ -259,7 +259,7 @@ class _Pods:
                     uid=uid,
                     namespace="ns",
                     name=uid,
-                    prepared_devices=(prepared,),
+                    devices=(prepared,),
                     consumers=(uid,),
                 )
             )
@@ -268,7 +268,7 @@ class _Pods:
         self.prepared_claims = PreparedClaims(entries)
 
     async def settle(self) -> None:
-        await self.reconciler.settle(_DRIVER, self.pods, self.prepared_claims)
+        await self.reconciler.reconcile(_DRIVER, self.pods, self.prepared_claims)
 
 
 class _Named:
@@ -344,7 +344,7 @@ async def test_the_host_repairs_every_file_of_pod_and_container(release: Runtime
         known = host.runtime.enforcer.containers[main.id]
         await eventually(lambda: known.ran)
         tree.set(path, "cpu.max", "max 100000")
-        desired = host.runtime.enforcer.desired_of(known)
+        desired = host.runtime.enforcer.desired(known)
         right = {(path, f): str(v) for f, v in files_of(desired, unified=True).items()}
         assert {file for _, file in right} == {
             "cpuset.cpus",
@@ -362,5 +362,5 @@ async def test_the_host_repairs_every_file_of_pod_and_container(release: Runtime
             tree.set(where, file, foreign)
             await host.verify()
             assert host.reconciler_runner is not None
-            await host.reconciler_runner.now()
+            await host.reconciler_runner.reconcile()
             assert same_value(file, tree.get(where, file), meant), (where, file)

@@ -44,7 +44,7 @@ def check(node: Node) -> None:
     for entry in node.entries.values():
         assert entry.exclusive("cpu").isdisjoint(seen)
         seen |= entry.exclusive("cpu")
-        for prepared in entry.prepared_devices:
+        for prepared in entry.devices:
             drawn.update(prepared.amounts)
     for stock in inventory.stocks:
         for kind, amount in stock.amounts.items():
@@ -64,7 +64,7 @@ def check_container(node: Node, uid: str, pool: CpuSet) -> None:
     assert desired.cpus == (entry.exclusive("cpu") or pool)
     sums: Counter[str] = Counter()
     nodes = set()
-    for prepared in entry.prepared_devices:
+    for prepared in entry.devices:
         for key, amount in prepared.amounts.items():
             where, _, kind = key.partition("/")
             nodes.add(int(where.removeprefix("numa")))
@@ -89,7 +89,7 @@ def asked(allocated_devices: list[AllocatedDevice]) -> Counter[str]:
 def given_amounts(node: Node, uid: str) -> Counter[str]:
     entry = node.entries[uid]
     total: Counter[str] = Counter({"cpu": len(entry.exclusive("cpu"))})
-    for prepared in entry.prepared_devices:
+    for prepared in entry.devices:
         for key, amount in prepared.amounts.items():
             total[key.partition("/")[2]] += amount
     return total
@@ -146,5 +146,5 @@ def test_equal_questions_get_equal_answers(machine: Machine, seed: int, group_by
     for _ in range(2):
         node = Node(cpumem_driver(config, machine))
         walk(node, seed, 6)
-        lives.append({uid: entry.prepared_devices for uid, entry in node.entries.items()})
+        lives.append({uid: entry.devices for uid, entry in node.entries.items()})
     assert lives[0] == lives[1]

@@ -162,24 +162,24 @@ def test_a_second_pod_is_rejected_and_told_whose_the_claim_is() -> None:
     from drakit.drivers.models.cpu_enforcement import desired
     from drakit.drivers.models.cpus import NodeCpus
     from drakit.kit.driver import (
-        Container,
+        ClaimUse,
+        ContainerView,
         PreparedClaim,
         PreparedClaims,
         PreparedDevice,
         RejectedError,
-        Use,
     )
     from drakit.testing.synthetic import build
 
     node = NodeCpus(build(), CpuConfig())
     prepared = PreparedDevice(request="r", pool="p", device="d", exclusive={"cpu": CpuSet([2, 3])})
     entry = PreparedClaim(
-        uid="u", namespace="ns", name="c", prepared_devices=(prepared,), consumers=("one",)
+        uid="u", namespace="ns", name="c", devices=(prepared,), consumers=("one",)
     )
-    use = Use(entry, (prepared,), "one", "ns/owner")
+    use = ClaimUse(entry, (prepared,), "one", "ns/owner")
 
-    def container(uid: str) -> Container:
-        return Container(
+    def container(uid: str) -> ContainerView:
+        return ContainerView(
             id="x", name="main", pod_uid=uid, pod_name="p", namespace="ns", uses=(use,)
         )
 

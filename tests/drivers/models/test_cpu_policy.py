@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.models.cpu_policy import Distribute, Placement, Policy, SameL3, Wish, wish
-from drakit.kit.driver import Config, RejectedError
+from drakit.kit.driver import OpaqueConfig, RejectedError
 from tests.drivers.cpu.claims import wishes
 
 
 def test_nothing_said_is_the_default():
     assert wish(()) == Wish(Policy(), None)
-    assert wish([Config("FromClaim", {"apiVersion": "v1alpha1"})]) == Wish()
+    assert wish([OpaqueConfig("FromClaim", {"apiVersion": "v1alpha1"})]) == Wish()
 
 
 def test_the_go_drivers_parameters():
     parameters = {"apiVersion": "v1alpha1", "cpuConfig": {"cpuset": "2-5"}}
-    assert wish([Config("FromClaim", parameters)]).cpuset == CpuSet.parse("2-5")
+    assert wish([OpaqueConfig("FromClaim", parameters)]).cpuset == CpuSet.parse("2-5")
 
 
 def test_every_field():
@@ -74,7 +74,7 @@ def test_named_cpus_override_all_wishes_of_the_class():
 )
 def test_mistakes_are_rejected_and_named(parameters: Any, text: str):
     with pytest.raises(RejectedError, match=text) as no:
-        wish([Config("FromClaim", parameters)])
+        wish([OpaqueConfig("FromClaim", parameters)])
     assert no.value.reason == "policy"
 
 
@@ -100,6 +100,6 @@ _JSON = st.recursive(
 @given(_JSON)
 def test_any_json_is_understood_or_rejected(parameters: Any):
     try:
-        wish([Config("FromClaim", parameters)])
+        wish([OpaqueConfig("FromClaim", parameters)])
     except RejectedError as no:
         assert "dra.cpu" in str(no)

@@ -189,21 +189,21 @@ def test_requests_are_told_apart():
     entry = _node().prepare(
         claim(amount("cpudevnuma000", 2, request="a"), amount("cpudevnuma001", 2, request="b"))
     )
-    assert [str(g.exclusive["cpu"]) for g in entry.prepared_devices] == ["0-1", "8-9"]
-    assert [g.env for g in entry.prepared_devices] == [
+    assert [str(g.exclusive["cpu"]) for g in entry.devices] == ["0-1", "8-9"]
+    assert [g.env for g in entry.devices] == [
         {"DRA_CPUSET": "0-1", "DRA_CPUSET_uid-1": "0-1"},
         {"DRA_CPUSET": "8-9", "DRA_CPUSET_uid-1": "8-9"},
     ]
 
 
 def test_w11_share_ids_and_consumed_capacity_are_kept():
-    prepared = _node().prepare(claim(amount("cpudevnuma000", 2, share_id="s1"))).prepared_devices[0]
+    prepared = _node().prepare(claim(amount("cpudevnuma000", 2, share_id="s1"))).devices[0]
     assert prepared.share_id == "s1"
     assert str(prepared.consumed_capacity["dra.cpu/cpu"]) == "2"
 
 
 def test_the_metadata_tells_which_cpus():
-    prepared = _node().prepare(claim(amount("cpudevnuma001", 3))).prepared_devices[0]
+    prepared = _node().prepare(claim(amount("cpudevnuma001", 3))).devices[0]
     told = to_builtins(prepared.attributes)
     assert told["dra.cpu/allocatedNumCPUs"] == {"int": 3}
     assert told["dra.cpu/cpuset"] == {"string": "8-10"}
@@ -281,7 +281,7 @@ def test_named_cpus_go_before_chosen_ones():
             amount("cpudevnuma000", 2, wishes(cpuset="0-1"), request="named"),
         )
     )
-    assert [str(g.exclusive["cpu"]) for g in entry.prepared_devices] == ["2-3", "0-1"]
+    assert [str(g.exclusive["cpu"]) for g in entry.devices] == ["2-3", "0-1"]
 
 
 @pytest.mark.parametrize(
@@ -336,10 +336,10 @@ def test_admin_access_owns_nothing_and_needs_no_room():
     node.prepare(claim(amount("cpudevnuma000", 3), uid="owner"))
     entry = node.prepare(claim(amount("cpudevnuma000", 4, admin_access=True), uid="monitor"))
     assert not entry.exclusive("cpu")
-    assert str(entry.prepared_devices[0].exclusive["cpu"]) == "0-3"
+    assert str(entry.devices[0].exclusive["cpu"]) == "0-3"
 
 
 def test_a_damaged_record_keeps_its_cpus():
     held = PreparedClaims((), orphaned={"lost": {"cpu": CpuSet.parse("0-1")}})
     given_cpus = driver(SERVER).assign(claim(amount("cpudevnuma000", 2)), held)
-    assert str(given_cpus.prepared_devices[0].exclusive["cpu"]) == "2-3"
+    assert str(given_cpus.devices[0].exclusive["cpu"]) == "2-3"

@@ -129,7 +129,7 @@ def test_an_offlined_cpu_is_tainted_unhealthy_and_last():
     assert (last.taints[0].key, last.taints[0].effect) == ("dra.cpu/offline", "NoSchedule")
     # A selector must not fail for want of an attribute: that would fail every pod's scheduling.
     assert set(last.attributes) == set(offer.pools[0].devices[0].attributes)
-    assert [(h.device, h.healthy) for h in offer.health] == [("cpudev002", False)]
+    assert [each.device for each in offer.unhealthy] == ["cpudev002"]
 
 
 def test_threads_switched_off_as_a_whole_are_not_offered():
@@ -137,7 +137,7 @@ def test_threads_switched_off_as_a_whole_are_not_offered():
     assert not machine.smt_active
     offer = driver(machine, cpu_device_mode="individual").offer()
     assert [d.name for d in offer.pools[0].devices] == [f"cpudev00{cpu}" for cpu in range(4)]
-    assert not offer.health
+    assert not offer.unhealthy
 
 
 def test_node_allocatable_mapping():
@@ -173,7 +173,7 @@ def _node(**settings: object) -> Node:
 
 def test_exactly_the_schedulers_cpus():
     entry = _node().prepare(claim(single(2), single(3), single(6)))
-    assert [str(prepared.exclusive["cpu"]) for prepared in entry.prepared_devices] == [
+    assert [str(prepared.exclusive["cpu"]) for prepared in entry.devices] == [
         "2",
         "3",
         "6",
@@ -184,12 +184,12 @@ def test_w11_a_request_tells_its_own_cpus_only():
     entry = _node().prepare(
         claim(single(2, request="a"), single(3, request="a"), single(6, request="b"))
     )
-    assert [prepared.env["DRA_CPUSET_uid-1"] for prepared in entry.prepared_devices] == [
+    assert [prepared.env["DRA_CPUSET_uid-1"] for prepared in entry.devices] == [
         "2-3",
         "2-3",
         "6",
     ]
-    assert [prepared.env["DRA_CPUSET"] for prepared in entry.prepared_devices] == [
+    assert [prepared.env["DRA_CPUSET"] for prepared in entry.devices] == [
         "2-3",
         "2-3",
         "6",
@@ -277,5 +277,5 @@ def test_claims_from_before_a_changed_reservation_stay():
     assert isinstance(one, IndividualCpus)
     held = prepared_claims_of({"old": "0"})
     assert str(one.cpus.shared(held)) == "1-3"
-    assert one.assign(claim(single(1)), held).prepared_devices[0].exclusive["cpu"] == CpuSet([1])
-    assert one.assign(claim(single(1)), PreparedClaims()).prepared_devices
+    assert one.assign(claim(single(1)), held).devices[0].exclusive["cpu"] == CpuSet([1])
+    assert one.assign(claim(single(1)), PreparedClaims()).devices

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from drakit.drivers.models import cpu_enforcement as enforce
-from drakit.kit.driver import Container, Use
+from drakit.kit.driver import ClaimUse, ContainerView
 
 
-def _check_owner(container: Container, use: Use, why: str) -> None:
+def _check_owner(container: ContainerView, use: ClaimUse, why: str) -> None:
     """Nothing to object."""
 
 

@@ -6,13 +6,13 @@ import dataclasses
 
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.models.grouped import GroupedCpus
-from drakit.kit.driver import Container, DesiredResources, PreparedClaims
+from drakit.kit.driver import ContainerView, DesiredResources, PreparedClaims
 
 _right = GroupedCpus.enforce
 
 
 def _enforce(
-    self: GroupedCpus, container: Container, prepared_claims: PreparedClaims
+    self: GroupedCpus, container: ContainerView, prepared_claims: PreparedClaims
 ) -> DesiredResources:
     desired = _right(self, container, prepared_claims)
     if not container.uses or desired.cpus is None:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from drakit.kit.claims import cdi_names as names
 from drakit.kit.driver import PreparedClaim
-from drakit.kit.runtime.enforcer import Enforcer, TrackedContainer
+from drakit.kit.runtime.claim_owners import ClaimOwners
+from drakit.kit.runtime.desired import ResourceCalculator
+from drakit.kit.runtime.tracking import TrackedContainer
 from drakit.wire.nri.values import PodSandbox
 
 
-def _parts(self: Enforcer, known: TrackedContainer) -> tuple[names.Part, ...]:
-    every = [part for entry in self._prepared_claims() for part in names.parts_of(entry)]
-    return tuple(part for part in every if names.marker_variable(part) in known.shown.markers)
+def _requests(
+    self: ResourceCalculator, container: TrackedContainer
+) -> tuple[names.ClaimRequest, ...]:
+    every = [each for claim in self._prepared_claims() for each in names.requests_of(claim)]
+    return tuple(
+        each for each in every if names.marker_variable(each) in container.references.markers
+    )
 
 
-def _owner(self: Enforcer, entry: PreparedClaim, asking: PodSandbox) -> PodSandbox:
-    return asking
+def _owner(self: ClaimOwners, claim: PreparedClaim, pod: PodSandbox) -> PodSandbox:
+    return pod
 
 
-Enforcer._owner = _owner  # type: ignore[method-assign]
-Enforcer._parts = _parts  # type: ignore[method-assign]
+ClaimOwners.owner = _owner  # type: ignore[method-assign]
+ResourceCalculator._requests = _requests  # type: ignore[method-assign]

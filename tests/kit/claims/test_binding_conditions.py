@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from drakit.core.objects import AllocationResult, Device, ResourceClaim, to_builtins
+from drakit.core.objects import Device, DeviceRequestAllocationResult, ResourceClaim, to_builtins
 from drakit.kit.config.options import HostOptions
 from drakit.kit.driver import Offer, PoolOffer
 from drakit.kit.host import Host
 from drakit.testing.apiserver import Fault, Trouble
 from drakit.testing.node import SimulatedNode
 from tests.kit.test_host import Pairs, at_work, eventually, pair, world
-from tests.kit.test_reconciling import Diary
+from tests.kit.test_reconciler import Diary
 
 READY, LACKING = "pairs.example.org/Ready", "pairs.example.org/Lacking"
 
@@ -41,7 +41,7 @@ class Waiting(Pairs):
         return Offer((PoolOffer(tuple(devices)),))
 
 
-def waiting(number: int) -> AllocationResult:
+def waiting(number: int) -> DeviceRequestAllocationResult:
     return msgspec.structs.replace(
         pair(number), binding_conditions=(READY,), binding_failure_conditions=(LACKING,)
     )
@@ -99,39 +99,40 @@ def allocate(here: World, name: str, *numbers: int) -> ResourceClaim:
     return here.node.allocate(name, results, consumers=[f"{name}-pod"])
 
 
-async def test_what_the_node_has_is_promised_and_the_scheduler_told() -> None:
+async def test_what_the_node_has_is_reserved_and_the_conditions_are_set() -> None:
     async with ready() as (here, host):
         allocate(here, "c", 1)
         await eventually(lambda: READY in here.conditions("c"), "the condition is true")
-        assert here.diary.promised == [("c", 0)]
+        assert here.diary.reserved == [("c", 0)]
         assert len(host.checkpoint.prepared_claims) == 0, "nothing is assigned before a pod is here"
         running = await here.node.run_pod("c-pod", {"main": ["c"]})
         assert running.containers["main"].cpus == "2-3"
-        assert here.diary.provided == [("c", 0)], "its own promise does not stand in its way"
+        assert here.diary.provided == [("c", 0)], "its own reservation does not stand in its way"
 
 
-async def test_every_promise_counts_for_those_that_come_after() -> None:
+async def test_a_reservation_counts_for_later_claims() -> None:
     async with ready() as (here, host):
         allocate(here, "one", 1)
-        await eventually(lambda: READY in here.conditions("one"), "the first is promised")
+        await eventually(lambda: READY in here.conditions("one"), "the first is reserved")
         allocate(here, "two", 2)
-        await eventually(lambda: READY in here.conditions("two"), "the second is promised")
-        assert here.diary.promised == [("one", 0), ("two", 1)]
+        await eventually(lambda: READY in here.conditions("two"), "the second is reserved")
+        assert here.diary.reserved == [("one", 0), ("two", 1)]
         here.diary.settled.clear()
         assert host.reconciler_runner is not None
-        await host.reconciler_runner.now()
+        await host.reconciler_runner.reconcile()
         assert here.diary.settled[-1][1] == 2, "what is kept in order is what is owed"
 
 
-async def test_a_promise_ends_with_the_allocation() -> None:
+async def test_a_reservation_ends_with_the_allocation() -> None:
     async with ready() as (here, host):
         allocate(here, "c", 1)
-        await eventually(lambda: READY in here.conditions("c"), "promised")
+        await eventually(lambda: READY in here.conditions("c"), "reserved")
         here.deallocate("c")
         assert host.reconciler_runner is not None
         reconciler_runner = host.reconciler_runner
         await eventually(
-            lambda: not reconciler_runner.owed(host.checkpoint.prepared_claims).entries, "forgotten"
+            lambda: not reconciler_runner.with_reserved(host.checkpoint.prepared_claims).entries,
+            "forgotten",
         )
 
 
@@ -157,46 +158,46 @@ async def test_a_driver_that_rejects_the_claim_keeps_the_pod_from_coming() -> No
         assert here.conditions("c") == {LACKING: "no pair-7 here"}
 
 
-async def test_after_a_restart_what_was_promised_is_promised_again() -> None:
+async def test_reservations_are_repeated_after_a_restart() -> None:
     async with world() as node:
         here = World(node)
         async with served(here):
             allocate(here, "c", 1)
-            await eventually(lambda: READY in here.conditions("c"), "promised")
+            await eventually(lambda: READY in here.conditions("c"), "reserved")
         (before,) = here.node.api.objects("resourceclaims")
         async with served(here) as host:
-            await eventually(lambda: len(here.diary.promised) == 2, "promised again")
+            await eventually(lambda: len(here.diary.reserved) == 2, "reserved again")
             assert host.reconciler_runner is not None
-            assert len(host.reconciler_runner.owed(host.checkpoint.prepared_claims)) == 1
+            assert len(host.reconciler_runner.with_reserved(host.checkpoint.prepared_claims)) == 1
         (after,) = here.node.api.objects("resourceclaims")
         assert before == after, "what is said already is not said again"
 
 
-async def test_a_broken_promise_is_left_to_prepare_to_tell(
+async def test_a_reservation_that_is_no_longer_available_is_reported_by_prepare(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with world() as node:
         here = World(node)
         async with served(here):
             allocate(here, "c", 1)
-            await eventually(lambda: READY in here.conditions("c"), "promised")
+            await eventually(lambda: READY in here.conditions("c"), "reserved")
         here.diary.reject = True
         async with served(here):
-            await eventually(lambda: "cannot be had any more" in caplog.text, "said in the log")
+            await eventually(lambda: "no longer available" in caplog.text, "said in the log")
         assert list(here.conditions("c")) == [READY], "the pod may be bound already"
 
 
 async def test_a_claim_that_is_allocated_anew_is_asked_about_anew() -> None:
     async with ready() as (here, _):
         allocate(here, "c", 1)
-        await eventually(lambda: READY in here.conditions("c"), "promised")
+        await eventually(lambda: READY in here.conditions("c"), "reserved")
         result = to_builtins(waiting(2))
         status = {"allocation": {"devices": {"results": [result]}}, "devices": None}
         here.node.api.change(
             "resourceclaims", "c", {"status": status}, namespace="default", subresource="status"
         )
-        await eventually(lambda: READY in here.conditions("c"), "promised anew")
-        assert here.diary.promised == [("c", 0), ("c", 0)]
+        await eventually(lambda: READY in here.conditions("c"), "reserved anew")
+        assert here.diary.reserved == [("c", 0), ("c", 0)]
 
 
 async def test_a_claim_whose_earlier_devices_are_in_use_waits_for_their_end() -> None:
@@ -204,7 +205,7 @@ async def test_a_claim_whose_earlier_devices_are_in_use_waits_for_their_end() ->
         binder = host.binder
         assert binder is not None
         allocate(here, "c", 1)
-        await eventually(lambda: READY in here.conditions("c"), "promised")
+        await eventually(lambda: READY in here.conditions("c"), "reserved")
         running = await here.node.run_pod("c-pod", {"main": ["c"]})
         here.node.kubelet.forget_pod(running.uid)  # deleted by force
         result = to_builtins(waiting(2))
@@ -212,19 +213,19 @@ async def test_a_claim_whose_earlier_devices_are_in_use_waits_for_their_end() ->
         here.node.api.change(
             "resourceclaims", "c", {"status": status}, namespace="default", subresource="status"
         )
-        await eventually(lambda: "has not ended" in (binder.problem or ""), "it waits")
+        await eventually(lambda: "still in use" in (binder.problem or ""), "it waits")
         assert here.conditions("c") == {}
         await here.node.runtime.stop(running.containers["main"].id)
         await here.node.kubelet.reconcile()
-        await eventually(lambda: READY in here.conditions("c"), "promised anew")
+        await eventually(lambda: READY in here.conditions("c"), "reserved anew")
 
 
-async def test_a_claim_that_the_driver_stumbles_over_does_not_end_it(
+async def test_a_claim_that_the_driver_fails_on_does_not_end_the_binder(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with ready() as (here, _):
         here.node.allocate("odd", [msgspec.structs.replace(waiting(1), device="pair-x")])
-        await eventually(lambda: "cannot tell whether" in caplog.text, "said in the log")
+        await eventually(lambda: "cannot decide whether" in caplog.text, "said in the log")
         allocate(here, "c", 1)
         await eventually(lambda: READY in here.conditions("c"), "others are served")
 
@@ -238,7 +239,7 @@ async def test_claims_of_others_are_none_of_our_business() -> None:
         here.node.allocate("unconditional", [pair(0)])
         allocate(here, "ours", 2)
         await eventually(lambda: READY in here.conditions("ours"), "ours is served")
-        assert here.diary.promised == [("ours", 0)]
+        assert here.diary.reserved == [("ours", 0)]
         assert host.binder is not None
         assert host.binder.problem is None
         for name in ("elsewhere", "foreign", "unconditional"):
@@ -251,7 +252,7 @@ async def test_an_answer_that_could_not_be_written_is_written_later(trouble: Tro
         here.node.api.plan(Fault(trouble), times=2, when=lambda seen: seen.method == "PATCH")
         allocate(here, "c", 1)
         await eventually(lambda: READY in here.conditions("c"), "written in the end")
-        assert here.diary.promised == [("c", 0)]
+        assert here.diary.reserved == [("c", 0)]
 
 
 async def test_who_has_no_conditions_follows_no_claims() -> None:

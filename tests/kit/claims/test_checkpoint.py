@@ -22,14 +22,13 @@ from drakit.core.objects import Attribute, Capacity, Device
 from drakit.core.quantity import Quantity
 from drakit.kit.claims.checkpoint import (
     Checkpoint,
-    Conflict,
     NewerFormatError,
-    NotReady,
-    Unreadable,
-    check_conflicts,
+    NotReadyError,
+    UnreadableClaimError,
     decode,
     encode,
 )
+from drakit.kit.claims.conflicts import ClaimConflictError, check_conflicts
 from drakit.kit.driver import Mount, Offer, PoolOffer, PreparedClaim, PreparedClaims, PreparedDevice
 
 NOTHING = Offer(pools=())
@@ -42,7 +41,7 @@ def entry(uid: str, cpus: str, **changes: object) -> PreparedClaim:
         request="r", pool="node", device=f"dev-{uid}", exclusive={"cpu": CpuSet.parse(cpus)}
     )
     return PreparedClaim(
-        uid=uid, namespace="ns", name=f"name-{uid}", prepared_devices=(prepared,), **changes
+        uid=uid, namespace="ns", name=f"name-{uid}", devices=(prepared,), **changes
     )  # type: ignore[arg-type]
 
 
@@ -66,7 +65,7 @@ entries = st.builds(
     uid=NAMES,
     namespace=NAMES,
     name=NAMES,
-    prepared_devices=st.lists(prepared_devices, max_size=3).map(tuple),
+    devices=st.lists(prepared_devices, max_size=3).map(tuple),
     consumers=st.lists(NAMES, max_size=2).map(tuple),
     pod_claim_name=st.none() | NAMES,
     boot_id=NAMES,
@@ -135,7 +134,7 @@ async def test_overlap_is_rejected_and_names_the_other_claim(tmp_path: Path) -> 
     checkpoint.load()
     await put(checkpoint, entry("a", "0-3"))
     with pytest.raises(
-        Conflict, match=r"cpu 3 for claim ns/name-b \(b\) is held by claim ns/name-a"
+        ClaimConflictError, match=r"cpu 3 for claim ns/name-b \(b\) is held by claim ns/name-a"
     ):
         await put(checkpoint, entry("b", "3-4"))
     assert checkpoint.prepared_claims.get("b") is None
@@ -161,7 +160,7 @@ def test_admin_access_is_exempt() -> None:
         amounts={"k": 9},
     )
     check_conflicts(
-        PreparedClaim(uid="b", namespace="n", name="b", prepared_devices=(peek,)),
+        PreparedClaim(uid="b", namespace="n", name="b", devices=(peek,)),
         prepared_claims,
         Offer((), limits={"k": 1}),
     )
@@ -181,15 +180,16 @@ def test_a_whole_device_is_held_once_and_a_shared_one_up_to_its_capacity() -> No
             share_id=share_id,
             consumed_capacity={"c": Quantity(amount)},
         )
-        return PreparedClaim(uid=uid, namespace="n", name=uid, prepared_devices=(prepared,))
+        return PreparedClaim(uid=uid, namespace="n", name=uid, devices=(prepared,))
 
     prepared_claims = PreparedClaims([share("a", 3)])
     check_conflicts(share("b", 1), prepared_claims, offer)
     with pytest.raises(
-        Conflict, match="needs 2 of c on device d, but other claims on this node hold 3 of 4"
+        ClaimConflictError,
+        match="needs 2 of c on device d, but other claims on this node hold 3 of 4",
     ):
         check_conflicts(share("b", 2), prepared_claims, offer)
-    with pytest.raises(Conflict, match="device d of pool p"):
+    with pytest.raises(ClaimConflictError, match="device d of pool p"):
         check_conflicts(share("b", 1, None), prepared_claims, offer)
 
 
@@ -199,14 +199,14 @@ def test_amounts_never_exceed_their_limit() -> None:
             uid=uid,
             namespace="n",
             name=uid,
-            prepared_devices=(
+            devices=(
                 PreparedDevice(request="r", pool="p", device=uid, amounts={"numa0/memory": amount}),
             ),
         )
 
     offer = Offer((), limits={"numa0/memory": 100})
     check_conflicts(draw("b", 40), PreparedClaims([draw("a", 60)]), offer)
-    with pytest.raises(Conflict, match="needs 41 of numa0/memory, but of 100 in all 60"):
+    with pytest.raises(ClaimConflictError, match="needs 41 of numa0/memory, but of 100 in all 60"):
         check_conflicts(draw("b", 41), PreparedClaims([draw("a", 60)]), offer)
 
 
@@ -222,7 +222,7 @@ async def test_a_damaged_file_fails_its_claim_alone(tmp_path: Path, damage: byte
     again = Checkpoint(str(tmp_path))
     assert again.load().exclusive("cpu") >= CpuSet.parse("8")
     async with again.transaction() as change:
-        with pytest.raises(Unreadable, match=r"a\.json\.unreadable"):
+        with pytest.raises(UnreadableClaimError, match=r"a\.json\.unreadable"):
             change.get("a")
         assert change.get("b") is not None
     third = Checkpoint(str(tmp_path))
@@ -242,10 +242,10 @@ async def test_a_damaged_record_keeps_what_it_is_known_to_hold(tmp_path: Path) -
     (tmp_path / "a.json").write_bytes(raw)
     again = Checkpoint(str(tmp_path))
     again.load()
-    with pytest.raises(Conflict, match="record in the checkpoint is unreadable"):
+    with pytest.raises(ClaimConflictError, match="record in the checkpoint is unreadable"):
         await put(again, entry("b", "3"))
     again.hold_for_running({"a": {"cpu": CpuSet([9])}})
-    with pytest.raises(Conflict, match="unreadable"):
+    with pytest.raises(ClaimConflictError, match="unreadable"):
         await put(again, entry("b", "9"))
 
 
@@ -370,12 +370,12 @@ async def test_a_file_that_cannot_be_read_at_start_is_left_and_nothing_is_given_
     assert checkpoint.prepared_claims.orphaned == {"a": {}}, (
         "so that page pools are not made smaller"
     )
-    with pytest.raises(NotReady, match=r"nothing new can be assigned.*claim a cannot be read"):
+    with pytest.raises(NotReadyError, match=r"nothing new can be assigned.*claim a cannot be read"):
         await put(checkpoint, entry("b", "5"))
     async with checkpoint.transaction() as change:
-        with pytest.raises(NotReady, match="cannot be read"):
+        with pytest.raises(NotReadyError, match="cannot be read"):
             change.get("a")
-        with pytest.raises(NotReady, match="cannot be read"):
+        with pytest.raises(NotReadyError, match="cannot be read"):
             change.remove("a")
         change.remove("b")
     fail("")
@@ -396,7 +396,7 @@ async def test_a_known_claim_keeps_what_it_has_while_its_file_cannot_be_read(
     for _ in range(3):
         assert not checkpoint.refresh(), "it is looked at again, and told once"
     assert checkpoint.prepared_claims.exclusive("cpu") == CpuSet.parse("2-3")
-    with pytest.raises(NotReady):
+    with pytest.raises(NotReadyError):
         await put(checkpoint, entry("c", "4"))
     async with checkpoint.transaction() as change:
         assert change.remove("b"), "others can be released"
@@ -422,7 +422,7 @@ async def test_a_link_in_place_of_a_file_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_bytes(encode(entry("a", "1")))
     (tmp_path / "a.json").symlink_to(tmp_path / "elsewhere")
     checkpoint = await made(tmp_path)
-    with pytest.raises(NotReady):
+    with pytest.raises(NotReadyError):
         await put(checkpoint, entry("b", "1"))
     assert (tmp_path / "a.json").is_symlink()
     (tmp_path / "a.json").unlink()
@@ -437,10 +437,10 @@ async def test_a_quarantined_file_that_cannot_be_read_gives_nothing_away(
     (tmp_path / "a.json.unreadable").write_bytes(damaged)
     fail("EIO")
     checkpoint = await made(tmp_path)
-    with pytest.raises(NotReady):
+    with pytest.raises(NotReadyError):
         await put(checkpoint, entry("b", "2"))
     fail("")
-    with pytest.raises(Conflict, match="unreadable"):
+    with pytest.raises(ClaimConflictError, match="unreadable"):
         await put(checkpoint, entry("b", "2"))
     assert checkpoint.problem is None
 
@@ -485,7 +485,7 @@ async def test_what_a_damaged_record_was_known_to_hold_stays_held_by_all(tmp_pat
     async with second.transaction():
         pass  # sets it aside
     for checkpoint in (first, second):
-        with pytest.raises(Conflict, match="unreadable"):
+        with pytest.raises(ClaimConflictError, match="unreadable"):
             await put(checkpoint, entry("b", "2"))
 
 
@@ -495,7 +495,7 @@ async def test_damage_found_by_the_transaction_that_assigns_gives_nothing_away(
     checkpoint = await made(tmp_path, entry("a", "2"))
     damaged = encode(entry("a", "2")).replace(b"name-a", b"name-X")
     (tmp_path / "a.json").write_bytes(damaged)
-    with pytest.raises(Conflict, match="unreadable"):
+    with pytest.raises(ClaimConflictError, match="unreadable"):
         await put(checkpoint, entry("b", "2"))
     assert names(tmp_path) == {"a.json.unreadable"}
 
@@ -517,7 +517,7 @@ async def test_what_containers_have_of_a_lost_claim_is_held_until_told_otherwise
 ) -> None:
     checkpoint = await made(tmp_path)
     checkpoint.hold_for_running({"lost": {"cpu": CpuSet([2])}})
-    with pytest.raises(Conflict):
+    with pytest.raises(ClaimConflictError):
         await put(checkpoint, entry("b", "2"))
     assert checkpoint.hold_for_running({})
     assert not checkpoint.hold_for_running({})
@@ -592,13 +592,15 @@ async def test_a_newer_record_is_left_alone_and_what_it_holds_is_held(tmp_path: 
     (tmp_path / "a.json").write_bytes(newer(entry("a", "2")))
     checkpoint = await made(tmp_path)
     async with checkpoint.transaction() as change:
-        with pytest.raises(NotReady, match=r"newer version of drakit \(format 2, .* up to 1\)"):
+        with pytest.raises(
+            NotReadyError, match=r"newer version of drakit \(format 2, .* up to 1\)"
+        ):
             change.get("a")
-        with pytest.raises(NotReady, match="newer version"):
+        with pytest.raises(NotReadyError, match="newer version"):
             change.remove("a")
-        with pytest.raises(NotReady, match="newer version"):
+        with pytest.raises(NotReadyError, match="newer version"):
             change.put(entry("a", "5"), NOTHING)
-    with pytest.raises(Conflict):
+    with pytest.raises(ClaimConflictError):
         await put(checkpoint, entry("b", "2"))
     await put(checkpoint, entry("b", "3"))
     assert checkpoint.problem is not None
@@ -612,13 +614,13 @@ async def test_a_newer_record_is_left_alone_and_what_it_holds_is_held(tmp_path: 
     [
         b'{"format":2}',
         b'{"format":3,"claims":"2-3"}',
-        newer(PreparedClaim(uid="a", namespace="n", name="a", prepared_devices=())),
+        newer(PreparedClaim(uid="a", namespace="n", name="a", devices=())),
         newer(
             PreparedClaim(
                 uid="a",
                 namespace="n",
                 name="a",
-                prepared_devices=(
+                devices=(
                     PreparedDevice(
                         request="r",
                         pool="p",
@@ -638,7 +640,7 @@ async def test_nothing_new_is_given_while_a_newer_record_is_not_understood(
     await made(tmp_path, held)
     (tmp_path / "a.json").write_bytes(content)
     checkpoint = await made(tmp_path)
-    with pytest.raises(NotReady, match=r"nothing new can be assigned.*newer version"):
+    with pytest.raises(NotReadyError, match=r"nothing new can be assigned.*newer version"):
         await put(checkpoint, entry("c", "4"))
     await put(checkpoint, entry("b", "3", boot_id="after a reboot"))
     (tmp_path / "a.json").unlink()  # the newer version unprepared it
@@ -684,9 +686,7 @@ async def test_grants_that_a_claim_has_are_not_measured_against_a_smaller_machin
             consumed_capacity={"c": Quantity(2)},
             amounts={"k": 2},
         )
-        return PreparedClaim(
-            uid=uid, namespace="n", name=uid, prepared_devices=(prepared,), **changes
-        )  # type: ignore[arg-type]
+        return PreparedClaim(uid=uid, namespace="n", name=uid, devices=(prepared,), **changes)  # type: ignore[arg-type]
 
     def offer(size: int) -> Offer:
         device = Device(
@@ -701,7 +701,7 @@ async def test_grants_that_a_claim_has_are_not_measured_against_a_smaller_machin
         await put(checkpoint, shared(uid), offer(6))
     for uid in "abc":
         await put(checkpoint, shared(uid, boot_id="after a reboot"), offer(5))
-    with pytest.raises(Conflict, match="hold 6 of 5"):
+    with pytest.raises(ClaimConflictError, match="hold 6 of 5"):
         await put(checkpoint, shared("d"), offer(5))
 
 
@@ -710,7 +710,7 @@ async def test_grants_that_a_claim_has_are_checked_against_other_claims_all_the_
 ) -> None:
     checkpoint = await made(tmp_path, entry("a", "2"))
     (tmp_path / "b.json").write_bytes(encode(entry("b", "2")))  # somebody meddled
-    with pytest.raises(Conflict, match="held by claim ns/name-b"):
+    with pytest.raises(ClaimConflictError, match="held by claim ns/name-b"):
         await put(checkpoint, entry("a", "2", boot_id="after a reboot"))
 
 
@@ -754,7 +754,7 @@ def assert_counted(
                 prepared.amounts.get(key, 0)
                 for each in claims.values()
                 if each.uid != excluding
-                for prepared in each.prepared_devices
+                for prepared in each.devices
                 if not prepared.admin_access
             )
     for device in "def":
@@ -762,7 +762,7 @@ def assert_counted(
         assert sorted(found) == sorted(
             (e.uid, id(g))
             for e in claims.values()
-            for g in e.prepared_devices
+            for g in e.devices
             if g.device == device and not g.admin_access
         )
 
@@ -775,7 +775,7 @@ def test_holdings_changed_step_by_step_are_those_counted_from_the_start(
     for uid, given_now in steps:
         made = None
         if given_now is not None:
-            made = PreparedClaim(uid=uid, namespace="n", name=uid, prepared_devices=given_now)
+            made = PreparedClaim(uid=uid, namespace="n", name=uid, devices=given_now)
         before, kept = prepared_claims, dict(claims)
         prepared_claims = prepared_claims.replacing(uid, made)
         claims.pop(uid, None)

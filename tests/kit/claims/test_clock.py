@@ -52,9 +52,7 @@ def checkpoint(tmp_path: Path, clocks: Clocks) -> Checkpoint:
 def written_by_another(checkpoint: Checkpoint, uid: str, cpu: int, stamp: int) -> None:
     """Another instance writes a claim; the directory's time is *stamp* afterwards."""
     prepared = PreparedDevice(request="r", pool="n", device="d", exclusive={"cpu": CpuSet([cpu])})
-    entry = PreparedClaim(
-        uid=uid, namespace="ns", name=uid, prepared_devices=(prepared,), boot_id="boot"
-    )
+    entry = PreparedClaim(uid=uid, namespace="ns", name=uid, devices=(prepared,), boot_id="boot")
     Path(checkpoint.directory, "new").write_bytes(encode(entry))
     os.rename(Path(checkpoint.directory, "new"), checkpoint.path(uid))
     os.utime(checkpoint.directory, ns=(stamp, stamp))

@@ -11,7 +11,7 @@ import pytest
 from drakit.core.cpuset import CpuSet
 from drakit.kit.claims import exclusion as rivals
 from drakit.kit.claims.checkpoint import boot_id, encode
-from drakit.kit.claims.exclusion import LOCK, RivalError, serving_without
+from drakit.kit.claims.exclusion import LOCK, ConflictingDriverError, exclude_other_drivers
 from drakit.kit.config.options import HostOptions
 from drakit.kit.driver import PreparedClaim, PreparedDevice
 
@@ -26,52 +26,57 @@ def leave_claim(options: HostOptions, driver: str, *, boot: str, exclusive: bool
     directory.mkdir(parents=True)
     held = {"cpu": CpuSet([3])} if exclusive else {}
     prepared = PreparedDevice(request="r", pool="n", device="d", exclusive=held)
-    entry = PreparedClaim(
-        uid="u", namespace="ns", name="claim", prepared_devices=(prepared,), boot_id=boot
-    )
+    entry = PreparedClaim(uid="u", namespace="ns", name="claim", devices=(prepared,), boot_id=boot)
     (directory / "u.json").write_bytes(encode(entry))
 
 
 def serve(options: HostOptions, driver: str, *rivals: str) -> None:
-    with serving_without(options, driver, rivals):
+    with exclude_other_drivers(options, driver, rivals):
         pass
 
 
 def test_a_rival_that_serves_is_named(options: HostOptions):
-    named = pytest.raises(RivalError, match=r"the driver one serves on this node .* as two")
-    with serving_without(options, "one", ("two",)), named:
+    named = pytest.raises(
+        ConflictingDriverError, match=r"the driver one serves on this node .* as two"
+    )
+    with exclude_other_drivers(options, "one", ("two",)), named:
         serve(options, "two", "one")
     serve(options, "two", "one")
 
 
 def test_two_instances_of_one_driver_serve_together(options: HostOptions):
-    with serving_without(options, "one", ("two",)), serving_without(options, "one", ("two",)):
+    with (
+        exclude_other_drivers(options, "one", ("two",)),
+        exclude_other_drivers(options, "one", ("two",)),
+    ):
         pass
 
 
 def test_the_second_instance_keeps_the_rival_off_when_the_first_ends(options: HostOptions):
-    with serving_without(options, "one", ("two",)):
+    with exclude_other_drivers(options, "one", ("two",)):
         serve(options, "one", "two")
-        with pytest.raises(RivalError):
+        with pytest.raises(ConflictingDriverError):
             serve(options, "two", "one")
 
 
 def test_who_has_no_rivals_is_nobody_s_rival(options: HostOptions):
     """A driver that leaves the CPUs to another serves beside it."""
-    with serving_without(options, "one", ()):
+    with exclude_other_drivers(options, "one", ()):
         assert not os.path.exists(os.path.join(options.plugin_dir("one"), LOCK))
         serve(options, "two", "one")
 
 
 def test_a_rejected_start_leaves_no_lock(options: HostOptions):
-    with serving_without(options, "one", ("two",)), pytest.raises(RivalError):
+    with exclude_other_drivers(options, "one", ("two",)), pytest.raises(ConflictingDriverError):
         serve(options, "two", "one")
     serve(options, "one", "two")
 
 
 def test_claims_that_a_rival_left_are_respected(options: HostOptions):
     leave_claim(options, "one", boot=boot_id(), exclusive=True)
-    with pytest.raises(RivalError, match="1 claims of the driver one still hold things"):
+    with pytest.raises(
+        ConflictingDriverError, match="1 claims of the driver one still hold things"
+    ):
         serve(options, "two", "one")
 
 
@@ -86,7 +91,7 @@ def test_claims_that_hold_nothing_any_more_are_not(
 def test_a_record_that_cannot_be_read_may_hold_anything(options: HostOptions):
     leave_claim(options, "one", boot="before", exclusive=False)
     (Path(options.checkpoint_dir("one")) / "u.json").write_bytes(b"{")
-    with pytest.raises(RivalError, match="drain the node"):
+    with pytest.raises(ConflictingDriverError, match="drain the node"):
         serve(options, "two", "one")
 
 
@@ -95,7 +100,7 @@ def test_a_record_in_quarantine_may_hold_anything(options: HostOptions, boot: st
     leave_claim(options, "one", boot=boot or boot_id(), exclusive=True)
     directory = Path(options.checkpoint_dir("one"))
     (directory / "u.json").rename(directory / "u.json.unreadable")
-    with pytest.raises(RivalError, match="1 claims of the driver one still hold"):
+    with pytest.raises(ConflictingDriverError, match="1 claims of the driver one still hold"):
         serve(options, "two", "one")
 
 
@@ -103,7 +108,7 @@ def test_a_record_of_a_newer_version_may_hold_anything(options: HostOptions):
     leave_claim(options, "one", boot="before", exclusive=False)
     path = Path(options.checkpoint_dir("one")) / "u.json"
     path.write_bytes(path.read_bytes().replace(b'"format":1', b'"format":2'))
-    with pytest.raises(RivalError, match="still hold"):
+    with pytest.raises(ConflictingDriverError, match="still hold"):
         serve(options, "two", "one")
 
 
@@ -128,7 +133,7 @@ def test_claims_in_a_checkpoint_elsewhere_are_found(options: HostOptions, tmp_pa
     theirs = elsewhere(options, tmp_path / "elsewhere")
     leave_claim(theirs, "one", boot=boot_id(), exclusive=True)
     serve(theirs, "one", "two")
-    with pytest.raises(RivalError, match=r"1 claims of the driver one .*elsewhere"):
+    with pytest.raises(ConflictingDriverError, match=r"1 claims of the driver one .*elsewhere"):
         serve(options, "two", "one")
     (tmp_path / "elsewhere" / "u.json").unlink()
     serve(options, "two", "one")
@@ -140,7 +145,7 @@ def test_an_earlier_checkpoint_elsewhere_is_not_forgotten(options: HostOptions, 
     serve(first, "one", "two")
     (tmp_path / "second").mkdir()
     serve(elsewhere(options, tmp_path / "second"), "one", "two")
-    with pytest.raises(RivalError, match="first"):
+    with pytest.raises(ConflictingDriverError, match="first"):
         serve(options, "two", "one")
 
 
@@ -148,7 +153,7 @@ def test_a_checkpoint_that_cannot_be_seen_from_here_may_hold_anything(
     options: HostOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     serve(elsewhere(options, tmp_path / "not-mounted-here"), "one", "two")
-    with pytest.raises(RivalError, match=r"cannot be seen from here.*remove .*ledgers"):
+    with pytest.raises(ConflictingDriverError, match=r"cannot be seen from here.*remove .*ledgers"):
         serve(options, "two", "one")
     monkeypatch.setattr(rivals, "boot_id", lambda: "after a restart of the node")
     serve(options, "two", "one")
@@ -158,5 +163,5 @@ def test_a_damaged_note_is_no_missing_note(options: HostOptions, tmp_path: Path)
     serve(elsewhere(options, tmp_path / "elsewhere"), "one", "two")
     (note,) = (Path(options.plugin_dir("one")) / rivals.NOTES).iterdir()
     note.write_text("{")
-    with pytest.raises(RivalError, match="damaged"):
+    with pytest.raises(ConflictingDriverError, match="damaged"):
         serve(options, "two", "one")

@@ -19,15 +19,13 @@ from drakit.kit.driver import PreparedClaim, PreparedDevice, RejectedError
 DRIVER = "d.example.com"
 
 
-def entry(uid="u1", name="claim", prepared_devices=None, **more):
-    prepared_devices = prepared_devices or (
+def entry(uid="u1", name="claim", devices=None, **more):
+    devices = devices or (
         PreparedDevice(request="a", pool="p", device="d0", attributes={"numa": int_attribute(1)}),
         PreparedDevice(request="a", pool="p", device="d1"),
         PreparedDevice(request="b", pool="p", device="d2", attributes={"x": string_attribute("y")}),
     )
-    return PreparedClaim(
-        uid=uid, namespace="ns", name=name, prepared_devices=prepared_devices, **more
-    )
+    return PreparedClaim(uid=uid, namespace="ns", name=name, devices=devices, **more)
 
 
 @pytest.fixture
@@ -89,7 +87,7 @@ def test_a_repeat_changes_nothing_and_a_change_is_the_next_generation(files):
     inode = os.stat(path).st_ino
     files.write(entry())
     assert os.stat(path).st_ino == inode
-    files.write(entry(prepared_devices=(PreparedDevice(request="a", pool="p", device="other"),)))
+    files.write(entry(devices=(PreparedDevice(request="a", pool="p", device="other"),)))
     assert objects(path)[0]["metadata"]["generation"] == 2
     assert objects(path)[0]["requests"][0]["devices"][0]["name"] == "other"
 
@@ -134,11 +132,7 @@ def test_too_many_attributes_are_rejected(files):
     many = {f"a{n}": int_attribute(n) for n in range(33)}
     with pytest.raises(RejectedError, match="33 attributes"):
         files.write(
-            entry(
-                prepared_devices=(
-                    PreparedDevice(request="a", pool="p", device="d", attributes=many),
-                )
-            )
+            entry(devices=(PreparedDevice(request="a", pool="p", device="d", attributes=many),))
         )
 
 
@@ -198,7 +192,7 @@ def test_no_annotation_adds_a_level_to_the_container_path(name):
         {"name": "a..b"},
         {"name": "x" * 254},
         {"namespace": "../.."},
-        {"prepared_devices": (PreparedDevice(request="../r", pool="p", device="d0"),)},
+        {"devices": (PreparedDevice(request="../r", pool="p", device="d0"),)},
     ],
     ids=["name", "dots", "length", "namespace", "request"],
 )

@@ -124,9 +124,7 @@ async def lost_with_its_directory(root, number):
         checkpoint = Checkpoint(directory)
         checkpoint.load()
         async with checkpoint.transaction() as change:
-            change.put(
-                PreparedClaim(uid="u", namespace="n", name="c", prepared_devices=()), Offer(())
-            )
+            change.put(PreparedClaim(uid="u", namespace="n", name="c", devices=()), Offer(()))
     disk = Disk(os.path.realpath(root))
     for call in log:
         disk.apply(call)

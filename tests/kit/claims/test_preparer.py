@@ -13,14 +13,22 @@ import pytest
 from drakit.core import atomicfile
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import ResourceClaim, ResourceClaimStatus, from_builtins
-from drakit.kit.claims.cdi_names import Part, qualified_name
+from drakit.kit.claims.cdi_names import ClaimRequest, qualified_name
 from drakit.kit.claims.checkpoint import Checkpoint
 from drakit.kit.claims.metadata import MetadataFiles
 from drakit.kit.claims.preparer import Preparer
 from drakit.kit.driver import Assignment
 from drakit.kit.telemetry.metrics import HostMetrics
 from drakit.wire.kubelet import ClaimError, ClaimRef
-from tests.kit.claimworld import DRIVER, Claims, FileCdi, NumberDriver, resource_claim, result
+from tests.kit.claimworld import (
+    DRIVER,
+    Claims,
+    FakeNode,
+    FileCdi,
+    NumberDriver,
+    resource_claim,
+    result,
+)
 
 
 class World:
@@ -33,21 +41,19 @@ class World:
         self.boot = "boot-1"
         self.changes = []
 
-    def instance(self, driver=None, metrics=None, **options):
-        driver = driver or NumberDriver()
+    def instance(self, driver=None, metrics=None, ready_timeout=0.0, **options):
+        node = FakeNode(driver or NumberDriver(), self.changes, **options)
         checkpoint = Checkpoint(os.path.join(self.root, "claims"), boot=self.boot)
         checkpoint.load()
         self.checkpoint = checkpoint
         return Preparer(
-            driver=lambda: driver,
-            offer=driver.offer,
+            node,
             checkpoint=checkpoint,
             source=self.claims,
             cdi=self.cdi,
             metadata=MetadataFiles(self.root, DRIVER),
-            changed=lambda prepared_claims: self.changes.append(set(prepared_claims.entries)),
             metrics=metrics,
-            **options,
+            ready_timeout=ready_timeout,
         )
 
     def claim(self, name="claim", **options):
@@ -67,7 +73,9 @@ async def test_first_prepare_writes_checkpoint_cdi_and_metadata_and_answers(worl
     preparer, ref = world.instance(), world.claim()
     (device,) = await preparer.prepare(ref)
     assert device.request_names == ("req",)
-    assert device.cdi_device_ids == (qualified_name("example.com/number", Part(ref.uid, "req")),)
+    assert device.cdi_device_ids == (
+        qualified_name("example.com/number", ClaimRequest(ref.uid, "req")),
+    )
     assert (device.pool, device.device, device.share_id) == ("node-1", "numbers", "share-uid-claim")
     assert world.numbers(ref) == CpuSet([0])
     spec = world.cdi.read(ref.uid)
@@ -136,7 +144,7 @@ async def test_a_rejection_of_the_driver_is_the_claims_error_and_leaves_nothing(
 async def test_a_driver_that_gives_a_number_twice_is_stopped_by_the_checkpoint(world):
     class Careless(NumberDriver):
         def assign(self, claim, prepared_claims):
-            (prepared,) = super().assign(claim, prepared_claims).prepared_devices
+            (prepared,) = super().assign(claim, prepared_claims).devices
             return Assignment(
                 (msgspec.structs.replace(prepared, exclusive={"number": CpuSet([0])}),)
             )
@@ -150,7 +158,7 @@ async def test_a_driver_that_gives_a_number_twice_is_stopped_by_the_checkpoint(w
 async def test_a_driver_that_answers_for_another_device_is_rejected(world):
     class Confused(NumberDriver):
         def assign(self, claim, prepared_claims):
-            (prepared,) = super().assign(claim, prepared_claims).prepared_devices
+            (prepared,) = super().assign(claim, prepared_claims).devices
             return Assignment((msgspec.structs.replace(prepared, device="else"),))
 
     with pytest.raises(ClaimError, match="defect of the driver"):
@@ -161,7 +169,7 @@ async def test_missing_replaced_and_unallocated_claims_are_told_apart(world):
     preparer, ref = world.instance(), world.claim()
     with pytest.raises(ClaimError, match="does not exist"):
         await preparer.prepare(ClaimRef("default", "nothing", "uid"))
-    with pytest.raises(ClaimError, match="got replaced"):
+    with pytest.raises(ClaimError, match="was replaced"):
         await preparer.prepare(ClaimRef("default", "claim", "another-uid"))
     document = world.claims.documents["default", "claim"]
     world.claims.add(msgspec.structs.replace(document, status=ResourceClaimStatus()))
@@ -333,7 +341,7 @@ async def test_claims_are_counted_by_result(world):
         'numbers_example_com_prepare_claims_total{result="success"} 1.0',
         'numbers_example_com_prepare_claims_total{result="error"} 1.0',
         'numbers_example_com_unprepare_claims_total{result="success"} 1.0',
-        'numbers_example_com_refusals_total{reason="missing",verb="assign"} 1.0',
+        'numbers_example_com_rejections_total{operation="assign",reason="missing"} 1.0',
     ):
         assert line in text
 
@@ -345,7 +353,7 @@ async def test_a_claim_that_makes_no_sense_is_rejected_alone(world):
 
     ref = world.claim()
     world.claims = Odd()
-    with pytest.raises(ClaimError, match=r"cannot be understood: .*uid"):
+    with pytest.raises(ClaimError, match=r"cannot be decoded: .*uid"):
         await world.instance().prepare(ref)
 
 
@@ -392,7 +400,7 @@ async def test_nothing_is_answered_nor_changed_while_not_ready(world, verb, look
 async def test_a_call_waits_for_what_is_soon_there(world, verb):
     missing = ["soon", "soon", "soon"]
     preparer = world.instance(
-        not_ready=lambda: missing.pop() if missing else None, patience=float("inf")
+        not_ready=lambda: missing.pop() if missing else None, ready_timeout=float("inf")
     )
     await getattr(preparer, verb)(world.claim())
     assert len(world.checkpoint.prepared_claims) == (1 if verb == "prepare" else 0)
@@ -406,7 +414,7 @@ async def test_a_call_that_lost_the_runtime_while_it_waited_for_the_lock_waits_w
         held.append(world.checkpoint._lock.held)
         return next(looks, None)
 
-    preparer = world.instance(not_ready=not_ready, patience=float("inf"))
+    preparer = world.instance(not_ready=not_ready, ready_timeout=float("inf"))
     assert await preparer.prepare(world.claim())
     assert held[:6] == [False, False, True, False, False, False]
     assert all(held[6:])
@@ -415,10 +423,10 @@ async def test_a_call_that_lost_the_runtime_while_it_waited_for_the_lock_waits_w
 async def test_nothing_is_written_down_when_the_runtime_goes_while_the_node_provides(world):
     away = []
 
-    async def provide(entry, prepared_claims):
+    async def provision(entry, prepared_claims):
         away.append("the runtime is away")
 
-    preparer = world.instance(provide=provide, not_ready=lambda: away[0] if away else None)
+    preparer = world.instance(provision=provision, not_ready=lambda: away[0] if away else None)
     with pytest.raises(ClaimError, match="the runtime is away"):
         await preparer.prepare(world.claim())
     assert len(world.checkpoint.prepared_claims) == 0
@@ -439,7 +447,7 @@ async def test_others_hear_of_a_release_whose_first_try_failed_half_way(world, m
         real(directory)
 
     monkeypatch.setattr(atomicfile, "sync_directory", failing)
-    with pytest.raises(ClaimError, match=r"Input/output error.*see the kernel log.*tries again"):
+    with pytest.raises(ClaimError, match=r"Input/output error.*see the kernel log.*retries"):
         await preparer.unprepare(ref)
     monkeypatch.setattr(atomicfile, "sync_directory", real)
     await preparer.unprepare(ref)

@@ -13,7 +13,7 @@ from tests.kit.claimworld import DRIVER, config, resource_claim, result
 
 def parameters(document, request):
     claim = claim_for(DRIVER, document, document.metadata.uid)
-    (allocated,) = (a for a in claim.allocated_devices if a.request == request)
+    (allocated,) = (a for a in claim.devices if a.request == request)
     return [c.parameters for c in allocated.config]
 
 
@@ -24,11 +24,11 @@ def test_only_this_drivers_results_in_their_order():
         result("c/big", share="2", admin_access=True),
     )
     claim = claim_for(DRIVER, resource_claim(results=results), "uid-claim")
-    assert [(a.request, a.base_request, a.share_id) for a in claim.allocated_devices] == [
+    assert [(a.request, a.base_request, a.share_id) for a in claim.devices] == [
         ("a", "a", "1"),
         ("c/big", "c", "2"),
     ]
-    assert [a.admin_access for a in claim.allocated_devices] == [False, True]
+    assert [a.admin_access for a in claim.devices] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_class_configuration_comes_before_the_claims_and_other_drivers_are_skipp
 
 
 def test_a_replaced_claim_is_rejected():
-    with pytest.raises(RejectedError, match="got replaced"):
+    with pytest.raises(RejectedError, match="was replaced"):
         claim_for(DRIVER, resource_claim(uid="new"), "old")
 
 

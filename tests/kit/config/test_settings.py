@@ -85,7 +85,7 @@ def test_json_files_and_their_errors(tmp_path: Path) -> None:
     file.write_text('{"count": 5}')
     assert read(file=file).count == 5
     file.write_text("{")
-    with pytest.raises(ConfigurationError, match="is no JSON"):
+    with pytest.raises(ConfigurationError, match="is not valid JSON"):
         read(file=file)
     with pytest.raises(ConfigurationError, match="cannot read the configuration"):
         read(file=tmp_path / "missing.json")
@@ -195,7 +195,7 @@ def test_node_name_downward_api_first_then_flag_then_host() -> None:
     assert node_name(given_flag, {"NODE_NAME": "api"}) == "api"
     assert node_name(given_flag, {}) == "flag"
     assert node_name(HostOptions(), {})
-    with pytest.raises(ConfigurationError, match="is no node name"):
+    with pytest.raises(ConfigurationError, match="is not a valid node name"):
         node_name(HostOptions(hostname_override="a b"), {})
 
 

@@ -77,14 +77,14 @@ async def test_a_claimed_container_moved_to_other_cpus_is_reported_once_and_coun
         await node.host.verify()
         await node.host.verify()
         (warning,) = _warnings(caplog)
-        assert "runs on CPUs 4-7, not 2-3: the cgroup kubepods above it allows only 4-7" in warning
+        assert "cpus=2-3 effective_cpus=4-7 cgroup=kubepods allowed_cpus=4-7" in warning
         assert node.counted("reported") == 2
         assert node.counted("corrected") == 0
 
         node.allow("kubepods", "0-7")
         caplog.set_level(logging.INFO)
         await node.host.verify()
-        assert any("runs on its CPUs again" in each.getMessage() for each in caplog.records)
+        assert any("no longer confined" in each.getMessage() for each in caplog.records)
         assert node.counted("reported") == 2
 
 
@@ -96,7 +96,7 @@ async def test_a_claimed_container_that_lacks_a_cpu_is_reported(
         node.allow(pod, "1-2")
         await node.host.verify()
         (warning,) = _warnings(caplog)
-        assert f"runs on CPUs 2, not 2-3: the cgroup {pod} above it allows only 1-2" in warning
+        assert f"cpus=2-3 effective_cpus=2 cgroup={pod} allowed_cpus=1-2" in warning
 
 
 async def test_a_shared_container_on_claimed_cpus_is_reported_and_one_with_fewer_cpus_is_not(
@@ -111,10 +111,10 @@ async def test_a_shared_container_on_claimed_cpus_is_reported_and_one_with_fewer
         assert node.cpus(node.sharer) == CpuSet.range(2, 4)
         await node.host.verify()
         (warning,) = _warnings(caplog)
-        assert "runs on CPUs 2-3, not" in warning
+        assert " effective_cpus=2-3 " in warning
 
 
-async def test_a_cpu_that_is_offline_is_nobodys_limit(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_offline_cpu_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
     async with kernel() as node:
         node.allow(str(Path(node.owner).parent), "1-3")
         node.settle(ALL - CpuSet([3]))

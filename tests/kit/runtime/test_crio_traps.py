@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from drakit.kit.claims import cdi_names as names
-from drakit.kit.driver import Container, DesiredResources, PreparedClaims
+from drakit.kit.driver import ContainerView, DesiredResources, PreparedClaims
 from drakit.kit.runtime.enforcer import Enforcer
 from drakit.testing.runtime import RuntimeFailure
 from drakit.testing.runtime_releases import EVERY_RELEASE, RuntimeRelease
@@ -36,7 +36,7 @@ MI = 1 << 20
 
 def marker(uid: str) -> str:
     """The variable by which a container of the claim *uid* is known."""
-    return f"{names.marker_variable(names.Part(uid, 'r'))}={KIND}"
+    return f"{names.marker_variable(names.ClaimRequest(uid, 'r'))}={KIND}"
 
 
 @pytest.mark.parametrize("release", CRIO, ids=str)
@@ -83,7 +83,7 @@ async def test_a_claim_is_found_although_no_cdi_device_name_is_reported(
 
 
 @pytest.mark.parametrize("release", CRIO, ids=str)
-async def test_a_forged_marker_is_rejected_and_blocks_nobody_else(
+async def test_a_forged_marker_is_rejected_and_blocks_no_other_pod(
     directory: Path, release: RuntimeRelease
 ) -> None:
     async with world(directory, release) as it:
@@ -127,8 +127,8 @@ async def test_a_container_that_died_while_cri_o_was_down_holds_no_claim(
         pinned = await it.runtime.run(pod.id, "main", cdi_devices=devices)
         assert it.host.user_of("a") is not None
         await it.runtime.down()
-        pinned.become(State.STOPPED)
-        pinned.unmirror()
+        pinned.set_state(State.STOPPED)
+        pinned.remove_cgroup()
         await it.runtime.up()
         await it.runtime.plugin_ready()
         assert it.host.user_of("a") is None
@@ -171,7 +171,9 @@ async def test_a_container_that_must_not_start_and_does_is_confined_at_once(
 class Grower(Pinner):
     """Adds two hugepages to what the kubelet asked for."""
 
-    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
         before = container.hugepage_limits.get("2MB", 0)
         return DesiredResources(cpus=ALL, hugepage_limits={"2MB": before + 4 * MI})
 
@@ -203,7 +205,9 @@ def test_an_update_always_carries_resources() -> None:
 class Indifferent(Pinner):
     """Limits nothing."""
 
-    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
         return DesiredResources()
 
 
@@ -213,5 +217,5 @@ def test_a_container_without_limits_of_ours_is_never_updated() -> None:
     container = NriContainer(id="c", pod_id="p", name="main", state=State.RUNNING)
     assert enforcer.synchronize([pod], [container]) == []
     enforcer.mark_unsent(["c"])
-    assert enforcer.settle() == []
+    assert enforcer.collect_updates() == []
     assert enforcer.update(pod, container, Resources(shares=512)) == []

@@ -12,10 +12,17 @@ import pytest
 from drakit.cgroups import tree as cgroups
 from drakit.cgroups.tree import CgroupTree
 from drakit.core.cpuset import CpuSet
-from drakit.kit.driver import Assignment, Claim, Container, DesiredResources, Offer, PreparedClaims
+from drakit.kit.driver import (
+    Assignment,
+    Claim,
+    ContainerView,
+    DesiredResources,
+    Offer,
+    PreparedClaims,
+)
 from drakit.kit.runtime.drift import (
     Drift,
-    count_found,
+    count_drift,
     files_of,
     find_drift,
     find_intruders,
@@ -27,7 +34,7 @@ from drakit.wire.nri.values import NriContainer, PodSandbox, State
 
 
 @pytest.mark.parametrize("ran", [True, False])
-def test_what_the_runtime_is_still_filling_in_is_no_drift_but_put_right(
+def test_files_that_the_runtime_is_still_writing_are_not_drift_but_corrected(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, ran: bool
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -36,7 +43,7 @@ def test_what_the_runtime_is_still_filling_in_is_no_drift_but_put_right(
     (tmp_path / "pod/cpuset.cpus").write_text("\n")
     metrics = HostMetrics("dra.test")
     drift = Drift("c0ffee", "pod", "cpuset.cpus", CpuSet([2, 3]), None, ran)
-    count_found([drift], metrics)
+    count_drift([drift], metrics)
     assert write_directly([drift], CgroupTree(str(tmp_path)), metrics) == []
     assert (tmp_path / "pod/cpuset.cpus").read_text().startswith("2-3")
     (record,) = caplog.records
@@ -93,6 +100,7 @@ class _Driver:
     desired_resources: dict[str, DesiredResources]
     name: str = "dra.test"
     cdi_kind: str = "dra.test/x"
+    cpuset_kinds: frozenset[str] = frozenset({"cpu"})
     asked: list[str] = field(default_factory=list)
 
     def offer(self) -> Offer:
@@ -101,7 +109,9 @@ class _Driver:
     def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
         raise NotImplementedError
 
-    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
         self.asked.append(container.id)
         return self.desired_resources[container.id]
 
@@ -144,7 +154,7 @@ def test_only_the_files_asked_for_are_compared(tmp_path: Path) -> None:
         ("a", "cpuset.mems"),
         ("b", "cpuset.mems"),
     ]
-    assert str(found[0]) == "cpuset.cpus of container a is 2, not 1"
+    assert (found[0].text, found[0].meant) == ("2", CpuSet([1]))
     found = find_drift(node.enforcer, node.tree, only=("cpuset.cpus",))
     assert [(d.container_id, d.found, d.meant) for d in found] == [("a", CpuSet([2]), CpuSet([1]))]
     assert find_drift(node.enforcer, node.tree, ["b", "unknown"], only=("cpuset.cpus",)) == []
@@ -162,7 +172,7 @@ def test_a_text_that_is_right_for_one_container_may_be_wrong_for_the_next(tmp_pa
     assert [d.container_id for d in find_drift(node.enforcer, node.tree)] == ["b", "d"]
 
 
-def test_whoever_is_allowed_on_the_newcomer_s_cpus_is_found(tmp_path: Path) -> None:
+def test_containers_allowed_on_the_cpus_of_a_new_one_are_found(tmp_path: Path) -> None:
     shared = DesiredResources(cpus=CpuSet([0, 1]))
     ids = ("new", "right", "overlaps", "empty", "elsewhere", "may", "gone", "unreadable")
     node = _Containers(
@@ -187,7 +197,7 @@ def test_whoever_is_allowed_on_the_newcomer_s_cpus_is_found(tmp_path: Path) -> N
     assert node.tree.look("pods/elsewhere", "cpuset.cpus") == "4-5"  # left to the next comparison
 
 
-def test_making_room_reads_one_file_per_container_and_computes_no_shape_in_vain(
+def test_finding_intruders_reads_one_file_per_container_and_computes_only_what_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [f"c{i}" for i in range(50)]

@@ -14,15 +14,17 @@ from drakit.kit.claims import cdi_names as names
 from drakit.kit.driver import (
     Assignment,
     Claim,
-    Container,
+    ContainerView,
     DesiredResources,
+    Driver,
     Offer,
     PreparedClaim,
     PreparedClaims,
     PreparedDevice,
     RejectedError,
 )
-from drakit.kit.runtime.enforcer import WANTED_ANNOTATION, Enforcer
+from drakit.kit.runtime.enforcer import Enforcer
+from drakit.kit.runtime.kubelet_limits import WANTED_ANNOTATION
 from drakit.wire.nri.values import NOTHING, NriContainer, PodSandbox, Resources, State
 
 KIND = "dra.k8s.io/cpu"
@@ -35,6 +37,7 @@ class Pinner:
 
     name: str = "dra.toy"
     cdi_kind: str = KIND
+    cpuset_kinds: frozenset[str] = frozenset({"cpu"})
 
     def offer(self) -> Offer:
         return Offer(())
@@ -42,11 +45,11 @@ class Pinner:
     def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
         raise NotImplementedError
 
-    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
         if container.uses:
-            cpus = CpuSet.union(
-                g.exclusive["cpu"] for use in container.uses for g in use.prepared_devices
-            )
+            cpus = CpuSet.union(g.exclusive["cpu"] for use in container.uses for g in use.devices)
             return DesiredResources(cpus=cpus, lift_quota=True, env={"CPUS": str(cpus)})
         return DesiredResources(cpus=ALL - prepared_claims.exclusive("cpu"))
 
@@ -61,7 +64,7 @@ def claim(
         for i, text in enumerate((cpus, *more))
     )
     return PreparedClaim(
-        uid=uid, namespace="ns", name=uid, prepared_devices=prepared_devices, consumers=consumers
+        uid=uid, namespace="ns", name=uid, devices=prepared_devices, consumers=consumers
     )
 
 
@@ -70,7 +73,10 @@ class Bench:
 
     def __init__(self, *entries: PreparedClaim, trust_cdi: bool = True) -> None:
         self.prepared_claims = PreparedClaims(entries)
-        self.enforcer = Enforcer(Pinner, lambda: self.prepared_claims, trust_cdi=trust_cdi)
+        self.driver: Driver = Pinner()
+        self.enforcer = Enforcer(
+            lambda: self.driver, lambda: self.prepared_claims, trust_cdi=trust_cdi
+        )
 
 
 def pod(number: int = 1) -> PodSandbox:
@@ -82,7 +88,7 @@ def pod(number: int = 1) -> PodSandbox:
 def container(
     name: str, *parts: tuple[str, str], pod_number: int = 1, **more: object
 ) -> NriContainer:
-    devices = tuple(names.qualified_name(KIND, names.Part(*part)) for part in parts)
+    devices = tuple(names.qualified_name(KIND, names.ClaimRequest(*part)) for part in parts)
     return NriContainer(
         id=f"id-{name}",
         name=name,
@@ -102,14 +108,14 @@ def test_a_claimed_container_is_pinned_and_the_others_make_room_first() -> None:
     assert [(u.container_id, u.resources.cpus) for u in answer.updates] == [
         ("id-shared", "0-1,4-15")
     ]
-    assert bench.enforcer.settle() == [], "said once"
+    assert bench.enforcer.collect_updates() == [], "said once"
 
 
 def test_the_pool_grows_back_when_the_claim_ends() -> None:
     bench = Bench(claim("a", "2-3"))
     bench.enforcer.create(pod(2), container("shared", pod_number=2))
     bench.prepared_claims = PreparedClaims()
-    assert [u.resources.cpus for u in bench.enforcer.settle()] == ["0-15"]
+    assert [u.resources.cpus for u in bench.enforcer.collect_updates()] == ["0-15"]
 
 
 def test_a_container_gets_the_requests_it_names_only() -> None:
@@ -125,7 +131,7 @@ def test_several_claims_unite() -> None:
     assert bench.enforcer.create(pod(), both).resources.cpus == "2-3,5"
 
 
-def test_a_device_nobody_prepared_is_rejected() -> None:
+def test_a_device_that_is_not_prepared_is_rejected() -> None:
     bench = Bench(claim("a", "2-3"))
     with pytest.raises(RejectedError, match=r"claim-gone_r0, which this driver has not prepared"):
         bench.enforcer.create(pod(), container("x", ("gone", "r0")))
@@ -163,7 +169,7 @@ def test_an_empty_pool_is_rejected_never_open() -> None:
         bench.enforcer.create(pod(2), container("shared", pod_number=2))
 
 
-def test_who_leaves_cpus_is_told_before_who_comes_to_own_them() -> None:
+def test_containers_that_leave_cpus_are_updated_before_those_that_get_them() -> None:
     bench = Bench(claim("a", "2-3"))
     owner, shared = container("owner", ("a", "r0")), container("shared", pod_number=2)
     updates = bench.enforcer.synchronize([pod(1), pod(2)], [owner, shared])
@@ -173,7 +179,7 @@ def test_who_leaves_cpus_is_told_before_who_comes_to_own_them() -> None:
     ]
 
 
-def test_one_conflict_at_synchronize_stops_nobody() -> None:
+def test_one_conflict_at_synchronize_does_not_affect_others() -> None:
     bench = Bench(claim("a", "2-3"))
     reported = [
         container("lost", ("gone", "r0"), state=State.RUNNING),
@@ -188,7 +194,9 @@ def test_one_conflict_at_synchronize_stops_nobody() -> None:
     assert updates == {"id-fine": "2-3", "id-shared": pool, "id-lost": pool}
     assert list(bench.enforcer.conflicts()) == ["id-lost"]
     bench.prepared_claims = PreparedClaims([claim("a", "2-3"), claim("gone", "7")])
-    assert {u.container_id: u.resources.cpus for u in bench.enforcer.settle()}["id-lost"] == "7"
+    assert {u.container_id: u.resources.cpus for u in bench.enforcer.collect_updates()}[
+        "id-lost"
+    ] == "7"
     assert bench.enforcer.conflicts() == {}
 
 
@@ -225,14 +233,14 @@ def test_a_missed_create_is_noticed_and_corrected() -> None:
     bench = Bench(claim("a", "2-3"))
     assert bench.enforcer.started(pod(), container("x", ("a", "r0")))
     assert not bench.enforcer.started(pod(), container("x", ("a", "r0")))
-    assert [u.resources.cpus for u in bench.enforcer.settle()] == ["2-3"]
+    assert [u.resources.cpus for u in bench.enforcer.collect_updates()] == ["2-3"]
 
 
-def test_what_could_not_be_sent_is_said_again() -> None:
+def test_updates_that_could_not_be_sent_are_sent_again() -> None:
     bench = Bench()
     bench.enforcer.create(pod(), container("x"))
     bench.enforcer.mark_unsent(["id-x", "never-heard-of"])
-    assert [u.resources.cpus for u in bench.enforcer.settle()] == ["0-15"]
+    assert [u.resources.cpus for u in bench.enforcer.collect_updates()] == ["0-15"]
 
 
 def test_ended_containers_are_forgotten() -> None:
@@ -247,7 +255,7 @@ def test_ended_containers_are_forgotten() -> None:
 
 
 @given(st.randoms(use_true_random=False))
-def test_containers_always_look_as_the_checkpoint_says(rng: random.Random) -> None:
+def test_containers_always_have_the_resources_of_the_checkpoint(rng: random.Random) -> None:
     bench, runtime, claims = Bench(), dict[str, Resources](), dict[str, PreparedClaim]()
     numbers = iter(range(10**6))
 
@@ -295,7 +303,7 @@ def test_containers_always_look_as_the_checkpoint_says(rng: random.Random) -> No
                 for i, r in runtime.items()
             ]
             apply(bench.enforcer.synchronize([pod()], again))
-        apply(bench.enforcer.settle())
+        apply(bench.enforcer.collect_updates())
         held = bench.prepared_claims.exclusive("cpu")
         for container_id, resources in runtime.items():
             devices = bench.enforcer.containers[container_id].reported.cdi_devices
@@ -314,12 +322,12 @@ def owner_seen_by(bench: Bench, asking: PodSandbox, reported: NriContainer) -> s
     @dataclass(frozen=True)
     class Noting(Pinner):
         def enforce(
-            self, container: Container, prepared_claims: PreparedClaims
+            self, container: ContainerView, prepared_claims: PreparedClaims
         ) -> DesiredResources:
             seen.extend(use.owner_uid for use in container.uses)
             return super().enforce(container, prepared_claims)
 
-    bench.enforcer._driver = Noting
+    bench.driver = Noting()
     bench.enforcer.create(asking, reported)
     return seen[0]
 
@@ -334,7 +342,7 @@ def test_a_claim_belongs_to_the_first_pod_it_is_reserved_for_while_that_is_here(
     assert owner_seen_by(bench, pod(2), container("w", ("a", "r0"), pod_number=2)) == "pod-2"
 
 
-def test_without_a_reservation_a_claim_belongs_to_whoever_uses_it() -> None:
+def test_without_a_reservation_a_claim_belongs_to_the_pod_that_uses_it() -> None:
     bench = Bench(claim("a", "2-3", consumers=("long-gone",)))
     assert owner_seen_by(bench, pod(1), container("x", ("a", "r0"))) == "pod-1"
     assert owner_seen_by(bench, pod(2), container("y", ("a", "r0"), pod_number=2)) == "pod-1"
@@ -344,7 +352,9 @@ def test_without_a_reservation_a_claim_belongs_to_whoever_uses_it() -> None:
 class Pages(Pinner):
     """Adds a claim's pages to those the kubelet asked for."""
 
-    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
         if not container.uses:
             return DesiredResources()
         classic = container.hugepage_limits.get("2MB", 0)
@@ -355,7 +365,7 @@ class Pages(Pinner):
         )
 
 
-def test_what_the_kubelet_asked_for_survives_any_number_of_restarts() -> None:
+def test_the_limits_of_the_kubelet_survive_any_number_of_restarts() -> None:
     prepared_claims = PreparedClaims([claim("a", "2-3")])
     asked = Resources(memory_limit=70, hugepage_limits={"2MB": 5, "1GB": 0})
     born = container("x", ("a", "r0"), resources=asked)
@@ -401,6 +411,6 @@ def test_a_damaged_note_is_as_good_as_none(text: str) -> None:
     assert update.resources.hugepage_limits == {"2MB": 1007}
 
 
-def test_containers_whose_limits_are_left_alone_carry_no_note() -> None:
+def test_containers_with_unchanged_limits_have_no_annotation() -> None:
     bench = Bench(claim("a", "2-3"))
     assert bench.enforcer.create(pod(), container("x", ("a", "r0"))).annotations == {}

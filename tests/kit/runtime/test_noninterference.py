@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drakit.core.cpuset import CpuSet
-from drakit.kit.claims.cdi_names import MARKER_PREFIX, MOST_MARKERS, Part, qualified_name
+from drakit.kit.claims.cdi_names import MARKER_PREFIX, MOST_MARKERS, ClaimRequest, qualified_name
 from drakit.kit.driver import PreparedClaims, RejectedError
-from drakit.kit.runtime.enforcer import WANTED_ANNOTATION, Enforcer
-from drakit.kit.runtime.kubelet_limits import kubelet_limits, note_for
+from drakit.kit.runtime.enforcer import Enforcer
+from drakit.kit.runtime.kubelet_limits import WANTED_ANNOTATION, annotation_for, kubelet_limits
 from drakit.wire.nri.values import NriContainer, PodSandbox, Resources, State
 from tests.kit.runtime.test_enforcer import ALL, KIND, Pinner, claim, pod
 
@@ -73,7 +73,7 @@ attacks = st.builds(
 
 
 def devices(uid: str) -> tuple[str, ...]:
-    return (qualified_name(KIND, Part(uid, "r0")),)
+    return (qualified_name(KIND, ClaimRequest(uid, "r0")),)
 
 
 def node(attack: Attack | None, *, cdi: bool) -> tuple[Enforcer, dict[str, object]]:
@@ -123,7 +123,7 @@ def node(attack: Attack | None, *, cdi: bool) -> tuple[Enforcer, dict[str, objec
         answers[uid] = (adjustment.resources, _others(adjustment.updates))
     answers["users"] = {c.uid: [k.reported.id for k in enforcer.users_of(c.uid)] for c in CLAIMS}
     answers["shapes"] = {
-        each: enforcer.settled_desired(known)
+        each: enforcer.decide(known).desired
         for each, known in enforcer.containers.items()
         if each != "id-evil"
     }
@@ -137,7 +137,7 @@ def _others(updates: object) -> list[object]:
 
 @pytest.mark.parametrize("cdi", [True, False], ids=["cdi", "markers"])
 @given(attack=attacks)
-def test_what_a_pod_writes_changes_nothing_for_others(cdi: bool, attack: Attack) -> None:
+def test_nothing_a_pod_can_write_changes_anything_for_others(cdi: bool, attack: Attack) -> None:
     _, quiet = node(None, cdi=cdi)
     _, attacked = node(attack, cdi=cdi)
     held = attacked.pop("held")
@@ -155,12 +155,12 @@ def test_what_a_pod_writes_changes_nothing_for_others(cdi: bool, attack: Attack)
 def test_an_attacker_never_gets_cpus_of_others(cdi: bool, attack: Attack) -> None:
     enforcer, _ = node(attack, cdi=cdi)
     known = enforcer.containers.get("id-evil")
-    desired = enforcer.settled_desired(known) if known is not None else None
+    desired = enforcer.decide(known).desired if known is not None else None
     if desired is not None and desired.cpus is not None:
         assert desired.cpus.isdisjoint(CpuSet.parse("2-3,5,7"))
 
 
-def test_a_variable_of_a_claim_nobody_prepared_holds_nothing_after_a_restart() -> None:
+def test_a_variable_of_an_unprepared_claim_holds_nothing_after_a_restart() -> None:
     """One pod, one variable, one restart: no CPU was left on the node."""
     for cdi in (True, False):
         enforcer = Enforcer(Pinner, PreparedClaims, trust_cdi=cdi)
@@ -182,7 +182,7 @@ def test_even_with_evidence_a_variable_never_takes_the_last_cpus() -> None:
         id="id-evil", name="main", pod_id="sandbox-9", state=State.RUNNING,
         env=(f"{MARKER_PREFIX}{LOST}_r0={KIND}",), resources=Resources(cpus=str(ALL)),
     )  # fmt: skip
-    enforcer.take_over([PodSandbox(id="sandbox-9", uid="pod-9")], [evil])
+    enforcer.replace_all([PodSandbox(id="sandbox-9", uid="pod-9")], [evil])
     assert enforcer.orphaned({LOST}) == {}
 
 
@@ -193,7 +193,7 @@ def test_a_container_on_a_lost_claim_keeps_its_cpus_where_names_are_not_reported
         id="id-x", name="main", pod_id="sandbox-1", state=State.RUNNING,
         env=(f"{MARKER_PREFIX}{LOST}_r0={KIND}",), resources=Resources(cpus="7"),
     )  # fmt: skip
-    enforcer.take_over([pod()], [pinned])
+    enforcer.replace_all([pod()], [pinned])
     assert enforcer.orphaned(()) == {}
     assert enforcer.orphaned({LOST}) == {LOST: CpuSet([7])}
     assert enforcer.orphaned({LOST}, lambda known: True) == {}, "it ended"
@@ -209,7 +209,7 @@ def test_cpus_that_containers_without_claims_use_are_not_held_on_a_variables_wor
         id="id-y", name="main", pod_id="sandbox-2", state=State.RUNNING,
         resources=Resources(cpus="0-6"),
     )  # fmt: skip
-    enforcer.take_over([pod(), pod(2)], [marked, plain])
+    enforcer.replace_all([pod(), pod(2)], [marked, plain])
     assert enforcer.orphaned({LOST}) == {LOST: CpuSet([7])}
 
 
@@ -234,7 +234,7 @@ def test_containers_of_the_go_driver_keep_their_cpus() -> None:
     assert enforcer.orphaned(()) == {uid: CpuSet([0, 4])}
     without = msgspec.structs.replace(with_name, cdi_devices=())
     enforcer = Enforcer(Pinner, PreparedClaims, trust_cdi=False)
-    enforcer.take_over([pod()], [without])
+    enforcer.replace_all([pod()], [without])
     assert enforcer.orphaned({uid}) == {uid: CpuSet([0, 4])}
 
 
@@ -272,10 +272,10 @@ def test_a_flood_of_variables_is_neither_kept_nor_searched() -> None:
     enforcer.synchronize([pod()], [evil])
     known = enforcer.containers["x"]
     assert known.reported.env == ()
-    assert len(known.shown.markers) <= MOST_MARKERS + 1
+    assert len(known.references.markers) <= MOST_MARKERS + 1
     worthless = msgspec.structs.replace(evil, env=tuple(f"{MARKER_PREFIX}{i}=" for i in range(9)))
     enforcer.synchronize([pod()], [worthless])
-    assert not enforcer.containers["x"].shows_claims
+    assert not enforcer.containers["x"].references_claims
 
 
 @given(added=st.integers(1, 1 << 40), pages=st.integers(0, 1 << 40))
@@ -284,7 +284,7 @@ def test_a_note_about_the_kubelets_limits_counts_only_if_the_pod_could_not_write
 ) -> None:
     theirs = Resources(memory_limit=1 << 41, hugepage_limits={"2MB": pages})
     ours = Resources(memory_limit=(1 << 41) + added, hugepage_limits={"2MB": pages + 1})
-    note = note_for(ours, theirs)
+    note = annotation_for(ours, theirs)
     container = NriContainer(id="x", annotations=note, resources=ours.over(theirs))
     honest = PodSandbox(id="s", annotations={"other": "x"})
     assert kubelet_limits(container, honest).memory_limit == theirs.memory_limit

@@ -21,7 +21,7 @@ from drakit.kit.config.options import HostOptions
 from drakit.kit.driver import (
     Assignment,
     Claim,
-    Container,
+    ContainerView,
     DesiredResources,
     Offer,
     PreparedClaim,
@@ -57,6 +57,7 @@ class Pinner:
 
     name: str = "dra.toy"
     cdi_kind: str = KIND
+    cpuset_kinds: frozenset[str] = frozenset({"cpu"})
 
     def offer(self) -> Offer:
         return Offer(())
@@ -64,10 +65,10 @@ class Pinner:
     def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
         raise NotImplementedError
 
-    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
-        mine = CpuSet.union(
-            g.exclusive["cpu"] for use in container.uses for g in use.prepared_devices
-        )
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
+        mine = CpuSet.union(g.exclusive["cpu"] for use in container.uses for g in use.devices)
         rest = ALL - prepared_claims.exclusive("cpu")
         if not mine and not rest:
             raise RejectedError("no CPU is left to share", reason="capacity")
@@ -104,7 +105,7 @@ class World:
             request="r", pool="p", device=f"d-{uid}", exclusive={"cpu": CpuSet.parse(cpus)}
         )
         entry = PreparedClaim(
-            uid=uid, namespace="ns", name=uid, prepared_devices=(prepared,), consumers=tuple(pods)
+            uid=uid, namespace="ns", name=uid, devices=(prepared,), consumers=tuple(pods)
         )
         async with self.checkpoint.transaction() as books:
             books.put(entry, Offer(()))
@@ -158,7 +159,7 @@ async def world(
     made = World(directory, release, **options)
     async with made.runtime:
         made.start()
-        await made.host.settled.wait()
+        await made.host.ready.wait()
         await made.runtime.plugin_ready()
         try:
             yield made
@@ -227,7 +228,7 @@ async def test_a_forged_variable_opens_nothing(directory: Path, release: Runtime
     async with world(directory, release) as it:
         await it.prepare("a", "2-3")
         pod = await it.runtime.run_pod("thief", uid="another-pod")
-        forged = f"{names.marker_variable(names.Part('a', 'r'))}={KIND}"
+        forged = f"{names.marker_variable(names.ClaimRequest('a', 'r'))}={KIND}"
         if release.reports_cdi_devices:  # the variable means nothing
             container = await it.runtime.run(pod.id, "main", env=[forged, "DRA_CPUSET_a=2-3"])
             assert container.cpus == "0-1,4-7"
@@ -238,7 +239,7 @@ async def test_a_forged_variable_opens_nothing(directory: Path, release: Runtime
 
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
-async def test_a_second_pod_that_shares_the_claim_is_served_though_the_kubelet_names_it_to_nobody(
+async def test_a_second_pod_that_shares_the_claim_is_served_although_the_kubelet_does_not_report_it(
     directory: Path, release: RuntimeRelease
 ) -> None:
     async with world(directory, release) as it:
@@ -252,7 +253,7 @@ async def test_a_second_pod_that_shares_the_claim_is_served_though_the_kubelet_n
         again = await it.runtime.run(pod.id, "main", cdi_devices=devices)
         assert again.cpus == "2-3"
         await it.runtime.remove_pod(pod.id)
-        assert not it.host.enforcer.confirmed
+        assert not it.host.enforcer._resolver.confirmed
 
 
 async def test_a_shared_claims_second_pod_is_confirmed_after_a_restart_of_the_driver(
@@ -268,7 +269,7 @@ async def test_a_shared_claims_second_pod_is_confirmed_after_a_restart_of_the_dr
         it.host = RuntimeHost(Pinner, it.checkpoint, it.options, HostMetrics("dra.toy"), it.claims)
         it.start()
         await it.runtime.plugin_ready()
-        await until(lambda: it.host.enforcer.confirmed)
+        await until(lambda: it.host.enforcer._resolver.confirmed)
         await it.runtime.run((await it.runtime.run_pod("any")).id, "any")
         assert container.cpus == "2-3"
         assert not it.host.enforcer.conflicts()
@@ -303,7 +304,9 @@ async def test_a_claim_that_is_not_prepared_is_rejected_with_a_reason(
         assert not it.runtime.drops
 
 
-async def test_what_was_missed_while_away_is_corrected_on_return(directory: Path) -> None:
+async def test_containers_created_while_disconnected_are_corrected_on_reconnect(
+    directory: Path,
+) -> None:
     async with world(directory, CONTAINERD_2_2) as it:
         await it.stop()
         await it.runtime.plugin_gone()
@@ -348,7 +351,7 @@ async def test_a_missed_container_with_a_claim_does_not_start_where_it_cannot_be
     async with world(directory, CONTAINERD_2_2) as it:
         await it.prepare("a", "2-3")
         pod = await it.runtime.run_pod("db", uid=POD)
-        marker = f"{names.marker_variable(names.Part('a', 'r'))}={KIND}"
+        marker = f"{names.marker_variable(names.ClaimRequest('a', 'r'))}={KIND}"
         missed = await it.runtime.create_unnoticed(pod.id, "missed", env=[marker])
         with pytest.raises(RuntimeFailure, match="creation was missed"):
             await it.runtime.start(missed.id)
@@ -359,7 +362,7 @@ async def test_a_missed_container_with_a_claim_does_not_start_where_it_cannot_be
 
 
 @pytest.mark.parametrize("release", [CONTAINERD_2_2, CONTAINERD_2_4], ids=str)
-async def test_a_container_that_starts_with_old_limits_is_put_right_at_once(
+async def test_a_container_that_starts_with_old_limits_is_corrected_immediately(
     directory: Path, release: RuntimeRelease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """containerd loses an update that comes while it starts the container: only the kernel knows."""
@@ -369,7 +372,7 @@ async def test_a_container_that_starts_with_old_limits_is_put_right_at_once(
         await it.prepare("a", "2-3")
         await it.runtime.run(pod.id, "other")  # its answer moves the first
         assert created.resources.cpus == "0-1,4-7"
-        mirror = FakeContainer.mirror
+        mirror = FakeContainer.write_cgroup
 
         def stale(container: FakeContainer) -> None:
             mirror(container)
@@ -377,7 +380,7 @@ async def test_a_container_that_starts_with_old_limits_is_put_right_at_once(
                 files = (directory / "cgroup").rglob(f"{created.id}/cpuset.cpus")
                 next(files).write_text("0-7\n")
 
-        monkeypatch.setattr(FakeContainer, "mirror", stale)
+        monkeypatch.setattr(FakeContainer, "write_cgroup", stale)
         starting = asyncio.create_task(it.runtime.start(created.id))
         await starting
         monkeypatch.undo()
@@ -435,7 +438,9 @@ class Contrary(Handler):
         return Adjustment(resources=Resources(cpus=cpus))
 
 
-async def test_a_creation_that_failed_elsewhere_does_not_count_as_told(directory: Path) -> None:
+async def test_the_updates_of_a_creation_that_failed_elsewhere_do_not_count_as_sent(
+    directory: Path,
+) -> None:
     """The runtime drops the updates of an answer when the creation fails: they must be said again."""
     async with world(directory, CONTAINERD_2_2) as it:
         shared = await it.runtime.run((await it.runtime.run_pod("web")).id, "app")
@@ -454,7 +459,7 @@ async def test_a_creation_that_failed_elsewhere_does_not_count_as_told(directory
             await other
 
 
-async def test_a_push_that_was_overtaken_by_an_answer_is_put_right(
+async def test_a_push_that_was_overtaken_by_an_answer_is_corrected(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A growing update waits in the runtime while a creation takes the CPUs: order must not matter."""
@@ -484,7 +489,7 @@ async def test_a_push_that_was_overtaken_by_an_answer_is_put_right(
         assert it.exclusive_is_exclusive()
 
 
-async def test_nobody_is_left_on_the_cpus_of_a_container_that_starts(
+async def test_no_other_container_is_left_on_the_cpus_of_a_starting_one(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The runtime said yes to an update and has not made it: the kernel is asked before the start."""
@@ -507,7 +512,7 @@ async def test_nobody_is_left_on_the_cpus_of_a_container_that_starts(
         assert [files[each].read_text().strip() for each in files] == ["0-1,4-7", "0-1,4-7"]
 
 
-async def test_a_container_that_was_being_created_leaves_what_was_claimed_meanwhile(
+async def test_a_container_that_was_being_created_leaves_cpus_that_were_claimed_meanwhile(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world(directory, CONTAINERD_2_2) as it:  # takes no pushed updates
@@ -536,12 +541,12 @@ async def test_a_second_instance_stands_by_and_takes_over(directory: Path) -> No
     async with world(directory, CONTAINERD_2_2) as it:
         second = RuntimeHost(Pinner, it.checkpoint, it.options, HostMetrics("dra.toy"))
         task = asyncio.create_task(second.run(str(directory / "nri.lock")))
-        await second.settled.wait()
-        assert second.state == "standby"
+        await second.ready.wait()
+        assert second.status.state == "standby"
         assert second.problem is None
         assert len(it.runtime.plugins) == 1
         await it.stop()
-        await until(lambda: second.state == "synchronized")
+        await until(lambda: second.status.state == "synchronized")
         assert await it.runtime.plugin_ready() == "00-dra.toy"
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -549,18 +554,18 @@ async def test_a_second_instance_stands_by_and_takes_over(directory: Path) -> No
         it.start()  # for the clean-up
 
 
-async def test_without_nri_required_means_not_ready_and_optional_means_so_be_it(
+async def test_without_nri_required_means_not_ready_and_optional_means_ready(
     directory: Path,
 ) -> None:
     for mode, fine in (("required", False), ("optional", True), ("off", True)):
         it = World(directory, CONTAINERD_2_4, nri=mode)
         it.start()
         if fine:
-            await it.host.settled.wait()
+            await it.host.ready.wait()
             assert it.host.problem is None
         else:
             await until(lambda it=it: "NRI is off" in str(it.host.problem))
-            assert not it.host.settled.is_set()
+            assert not it.host.ready.is_set()
         await it.stop()
 
 
@@ -575,7 +580,7 @@ async def test_a_defect_in_background_work_is_reported(
         monkeypatch.setattr(it.host, "checkpoint_changed", broken)
         pod = await it.runtime.run_pod("web")
         await it.runtime.run(pod.id, "app")
-        await until(lambda: "background work for containers failed" in caplog.text)
+        await until(lambda: "background task failed task=containers" in caplog.text)
         failures = it.metrics.task_failures.labels("containers")
         assert failures.value >= 1
         assert it.host.problem is None
@@ -718,7 +723,7 @@ class Story:
 
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
-async def test_under_any_life_containers_look_as_the_checkpoint_says(
+async def test_after_any_events_containers_have_the_resources_of_the_checkpoint(
     directory: Path, release: RuntimeRelease, scale: int
 ) -> None:
     for seed in range(scale):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from drakit.drivers.models.cpu_enforcement import check_owner
 from drakit.kit.claims.cdi_names import MARKER_PREFIX
-from drakit.kit.driver import Container, DesiredResources, PreparedClaims, RejectedError
+from drakit.kit.driver import ContainerView, DesiredResources, PreparedClaims, RejectedError
 from drakit.kit.runtime.enforcer import Enforcer
 from drakit.wire.nri.values import Resources, State
 from tests.kit.runtime.test_enforcer import KIND, Pinner, claim, container, pod
@@ -20,7 +20,9 @@ from tests.kit.runtime.test_enforcer import KIND, Pinner, claim, container, pod
 class Exclusive(Pinner):
     """Pins like the CPU driver does: a claim is one pod's."""
 
-    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
         for use in container.uses:
             check_owner(container, use, "its CPUs are exclusive")
         return super().enforce(container, prepared_claims)
@@ -39,10 +41,10 @@ def test_a_pod_that_was_reserved_first_does_not_take_the_cpus_of_a_running_one()
     enforcer.create(pod(2), container("second", ("a", "r0"), pod_number=2))
     enforcer.started(pod(2), container("second", ("a", "r0"), pod_number=2), runs=True)
     enforcer.pod_started(pod(1))
-    assert enforcer.settle() == []
+    assert enforcer.collect_updates() == []
     with pytest.raises(RejectedError, match="belongs to pod ns/p2"):
         enforcer.create(pod(1), container("first", ("a", "r0")))
-    assert enforcer.settle() == []
+    assert enforcer.collect_updates() == []
     assert enforcer.conflicts() == {}
 
 
@@ -57,7 +59,7 @@ def test_a_pod_between_two_lives_of_its_container_keeps_the_claim() -> None:
     assert again.resources.cpus == "2-3"
 
 
-def test_a_pod_whose_sandbox_stopped_gives_the_claim_to_the_next() -> None:
+def test_a_pod_whose_sandbox_stopped_passes_the_claim_on() -> None:
     enforcer = enforcer_of(SHARED)
     enforcer.create(pod(2), container("second", ("a", "r0"), pod_number=2))
     enforcer.stopped("id-second")
@@ -83,7 +85,7 @@ def test_after_a_restart_the_one_that_runs_on_the_claim_owns_it() -> None:
     assert list(enforcer.conflicts()) == ["id-first"]
 
 
-def test_a_forged_marker_makes_nobody_the_owner() -> None:
+def test_a_forged_marker_does_not_make_a_pod_the_owner() -> None:
     """The first consumer left; an attacker carries the claim's variable."""
     for cdi in (True, False):
         entry = claim("a", "2-3", consumers=("pod-1",))
@@ -112,13 +114,13 @@ def test_removing_an_old_sandbox_leaves_the_pods_new_one_alone() -> None:
     assert enforcer.create(pod(2), marked).resources.cpus == "2-3"
     enforcer.pod_stopped(old)
     enforcer.pod_removed("old-sandbox")
-    assert enforcer.settle() == []
+    assert enforcer.collect_updates() == []
     assert enforcer.conflicts() == {}
     assert [known.reported.id for known in enforcer.users_of("a")] == ["id-x"]
 
 
 @given(st.randoms(use_true_random=False))
-def test_whatever_happens_nobody_is_moved_off_cpus_it_rightly_runs_on(rng: random.Random) -> None:
+def test_no_event_moves_a_container_off_cpus_it_rightfully_uses(rng: random.Random) -> None:
     """Pods that share claims come, go, restart and return; the runtime restarts in between."""
     claims = [
         claim("a", "2-3", consumers=("pod-1", "pod-2", "pod-3")),
@@ -175,7 +177,7 @@ def test_whatever_happens_nobody_is_moved_off_cpus_it_rightly_runs_on(rng: rando
             ]
             rng.shuffle(there)
             apply(enforcer.synchronize([pod(n) for n in (4, 3, 2, 1)], there))
-        apply(enforcer.settle())
+        apply(enforcer.collect_updates())
         owners: dict[str, set[int]] = {}
         for n, uid, cpus in running.values():
             own = "2-3" if uid == "a" else "5"

@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from drakit.cgroups.tree import CgroupTree
@@ -65,9 +64,7 @@ def entry(uid: str, cpus: str) -> PreparedClaim:
     prepared = PreparedDevice(
         request="r", pool="p", device=f"d-{uid}", exclusive={"cpu": CpuSet.parse(cpus)}
     )
-    return PreparedClaim(
-        uid=uid, namespace="ns", name=uid, prepared_devices=(prepared,), consumers=(POD,)
-    )
+    return PreparedClaim(uid=uid, namespace="ns", name=uid, devices=(prepared,), consumers=(POD,))
 
 
 async def test_updates_wait_for_the_runtime_side_by_side(
@@ -149,10 +146,10 @@ async def test_containers_leave_in_the_kernel_before_the_runtime_has_been_asked(
 async def test_a_prepare_is_rejected_when_the_runtime_does_not_move_containers(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without cgroups to write there is no other way; the kubelet comes again."""
-    monkeypatch.setattr("drakit.kit.runtime.nri_hooks._VACATE_SECONDS", 0.05)
+    """Without cgroups to write there is no other way; the kubelet retries."""
+    monkeypatch.setattr("drakit.kit.runtime.eviction._EVICTION_SECONDS", 0.05)
     async with crowd(directory, monkeypatch, 3) as (it, gate, shared):
-        it.host._options = msgspec.structs.replace(it.options, cgroup_root="")
+        monkeypatch.setattr(it.host._evictor, "_tree", None)
         gate.open.clear()
         await it.prepare("a", "2-3")
         with pytest.raises(RejectedError, match="has not moved other containers") as caught:

@@ -18,7 +18,7 @@ from drakit.core.objects import (
     Device,
     ObjectMeta,
     OwnerReference,
-    Pool,
+    ResourcePool,
     ResourceSlice,
     ResourceSliceSpec,
     Taint,
@@ -279,7 +279,7 @@ def test_of_two_with_one_number_one_goes() -> None:
     plan = plan_for(server, pool)
     assert [item.uid for item in plan.deletes] == ["second"]
     newer = msgspec.structs.replace(
-        first.typed.spec, pool=Pool(name="pool", generation=9, resource_slice_count=1)
+        first.typed.spec, pool=ResourcePool(name="pool", generation=9, resource_slice_count=1)
     )
     server._store("00000-zzz", "second", newer)
     plan = plan_for(server, pool)

@@ -35,7 +35,7 @@ async def server_takes(client: Client, case: Case) -> bool:
     """Whether a server accepts the slices made of a case, without our check before them."""
     identity = Identity("example.com", "node")
     contents = lay_out(case.pool)
-    plan = plan_pool(identity, case.pool.name or "", contents, match_slices((), len(contents)))
+    plan = plan_pool(identity, case.pool.name, contents, match_slices((), len(contents)))
     assert not plan.updates
     try:
         for create in plan.creates:

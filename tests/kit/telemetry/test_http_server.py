@@ -248,6 +248,6 @@ def test_metrics_are_named_after_the_driver_and_gauges_are_read_when_scraped() -
     assert 'dra_cpu_cpus{numa="0",state="a"} 1.0' in first.replace(
         'state="a",numa="0"', 'numa="0",state="a"'
     )
-    assert 'dra_cpu_seconds_since_contact{peer="kubelet"}' in first
+    assert 'dra_cpu_last_contact_age_seconds{peer="kubelet"}' in first
     level[0] = 7.0
     assert "7.0" in metrics.exposition().decode()

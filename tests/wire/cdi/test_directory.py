@@ -167,7 +167,7 @@ def test_damaged_files_of_ours_are_listed_with_the_reason(directory: CdiDirector
 
 @pytest.mark.parametrize("id_", ["", "../x", "a/b", ".", "x" * 250, "ü"])
 def test_ids_that_are_not_valid_file_names_are_rejected(directory: CdiDirectory, id_: str) -> None:
-    with pytest.raises(CdiError, match="name of a CDI file"):
+    with pytest.raises(CdiError, match="part of a CDI file name"):
         directory.write(id_, spec())
 
 

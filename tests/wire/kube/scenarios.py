@@ -12,7 +12,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from drakit.core.objects import Device, ObjectMeta, Pool, ResourceSlice, ResourceSliceSpec, Taint
+from drakit.core.objects import (
+    Device,
+    ObjectMeta,
+    ResourcePool,
+    ResourceSlice,
+    ResourceSliceSpec,
+    Taint,
+)
 from drakit.wire.kube import (
     CLAIMS,
     NODES,
@@ -41,7 +48,7 @@ def slice_of(
         spec=ResourceSliceSpec(
             driver=f"{word}.example.com",
             node_name=f"{word}-node",
-            pool=Pool(name=pool, generation=1, resource_slice_count=1),
+            pool=ResourcePool(name=pool, generation=1, resource_slice_count=1),
             devices=tuple(Device(name=n) for n in names),
         ),
     )
@@ -94,7 +101,7 @@ async def an_immutable_field_stays(client: Client, word: str) -> None:
         with pytest.raises(InvalidError) as caught:
             document = {**made.raw, "spec": {**made.raw["spec"], **change}}
             await client.update(SLICES, document, name=made.name)
-        assert caught.value.causes
+        assert caught.value.failure.details["causes"]
 
 
 async def a_taken_name_is_said(client: Client, word: str) -> None:

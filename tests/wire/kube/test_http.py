@@ -214,7 +214,7 @@ async def test_silence_has_an_end() -> None:
 
     async with serving(mute) as server:
         pool = pool_to(server, request_seconds=0.05)
-        with pytest.raises(ConnectionFailedError, match="no answer in time"):
+        with pytest.raises(ConnectionFailedError, match="no response in time"):
             await fetch(pool)
 
 

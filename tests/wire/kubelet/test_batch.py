@@ -96,7 +96,7 @@ async def test_a_uid_that_cannot_be_a_file_name_never_reaches_the_driver(uid):
 
     outcomes = await serve_claims([ClaimRef("ns", "name", uid)], work, 1)
     assert set(outcomes) == {uid}
-    assert "is not the UID" in outcomes[uid].error
+    assert "is not a valid claim UID" in outcomes[uid].error
 
 
 async def test_no_claims_no_outcomes():
@@ -135,6 +135,6 @@ async def test_work_that_ignores_cancellation_does_not_hold_up_the_answer(caplog
 
     outcomes = await serve_claims([ClaimRef("ns", "name", "uid")], work, 0.05)
     assert "not finished" in outcomes["uid"].error
-    assert "does not react" in caplog.text
+    assert "ignores its cancellation" in caplog.text
     release.set()
     await asyncio.sleep(0)

@@ -55,7 +55,7 @@ def claims_request(pb, verb: str) -> list[bytes]:
 @pytest.mark.parametrize("verb", ["Prepare", "Unprepare"])
 @pytest.mark.parametrize("api", CLAIM_APIS, ids=lambda api: api.advertised)
 def test_claims(api, verb: str, scale: int) -> None:
-    service = ClaimService(api, Recorder(), lambda: None, lambda record: None)
+    service = ClaimService(api, Recorder(), lambda record: None)
     handler = service.__mapping__()[f"/{api.service}/Node{verb}Resources"]
     samples = claims_request(api.messages, verb)
     numbers = itertools.count()
@@ -75,7 +75,7 @@ def test_claims(api, verb: str, scale: int) -> None:
 
 def test_registration(scale: int) -> None:
     heard = []
-    service = RegistrationService("d", "/e", lambda *news: heard.append(news), lambda: None)
+    service = RegistrationService("d", "/e", lambda *news: heard.append(news))
     handler = service.__mapping__()["/pluginregistration.Registration/NotifyRegistrationStatus"]
     sample = registration.RegistrationStatus(
         plugin_registered=True, error="why"
@@ -112,9 +112,9 @@ def test_every_service_is_covered() -> None:
     """A new method of the kubelet's needs a test here."""
     recorder = Recorder()
     paths = {
-        *RegistrationService("d", "/e", lambda *_: None, lambda: None).__mapping__(),
-        *(p for a in CLAIM_APIS for p in ClaimService(a, recorder, print, print).__mapping__()),
-        *(p for a in HEALTH_APIS for p in HealthService(a, None, print).__mapping__()),
+        *RegistrationService("d", "/e", lambda *_: None).__mapping__(),
+        *(p for a in CLAIM_APIS for p in ClaimService(a, recorder, print).__mapping__()),
+        *(p for a in HEALTH_APIS for p in HealthService(a, None).__mapping__()),
     }
     assert len(paths) == 2 + 2 * 2 + 2
     assert {api.messages for api in CLAIM_APIS} == {dra_v1_pb2, dra_v1beta1_pb2}

@@ -2,47 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from drakit.wire.nri import nri_pb2
+from drakit.wire.nri.event_table import EVENTS, Event, EventRow
 from drakit.wire.nri.events import (
-    CONTAINER_METHODS,
     PLUGIN_SERVICE_NAME,
-    POD_METHODS,
     Call,
     Configure,
-    ContainerChange,
-    CreateContainer,
     Ignored,
-    PodChange,
-    StopContainer,
+    RuntimeEvent,
     Synchronize,
-    UpdateContainer,
     decode_call,
     encode_call,
-    encode_state_change,
 )
 from drakit.wire.nri.session import Code, StatusError
 from drakit.wire.nri.values import Resources
 from tests.wire.nri import wire
 
-changes = st.one_of(
-    st.builds(PodChange, event=st.sampled_from(list(POD_METHODS.values())), pod=wire.pods),
-    st.builds(
-        ContainerChange,
-        event=st.sampled_from(list(CONTAINER_METHODS.values())),
-        pod=wire.pods,
-        container=wire.containers,
-    ),
-)
+NOTIFICATIONS = [row for row in EVENTS.values() if row.notifies_only]
+
+
+def events(rows: Iterable[EventRow], **more: Any) -> st.SearchStrategy[RuntimeEvent]:
+    return st.sampled_from(list(rows)).flatmap(
+        lambda row: st.builds(
+            RuntimeEvent,
+            event=st.just(row.event),
+            pod=wire.pods,
+            container=st.none() if row.request is nri_pb2.PodEvent else wire.containers,
+            **more,
+        )
+    )
+
+
+changes = events(NOTIFICATIONS)
 unset = st.builds(Resources, cpus=wire.text, shares=st.none() | st.integers(1, 2**63))
 calls = st.one_of(
     changes,
-    st.builds(CreateContainer, pod=wire.pods, container=wire.containers),
-    st.builds(StopContainer, pod=wire.pods, container=wire.containers),
-    st.builds(UpdateContainer, pod=wire.pods, container=wire.containers, resources=unset),
+    events([EVENTS[Event.CREATE_CONTAINER], EVENTS[Event.STOP_CONTAINER]]),
+    events([EVENTS[Event.UPDATE_CONTAINER]], resources=unset),
     st.builds(
         Synchronize,
         pods=st.lists(wire.pods, max_size=2).map(tuple),
@@ -51,7 +54,6 @@ calls = st.one_of(
     ),
     st.builds(
         Configure,
-        config=wire.text,
         runtime_name=wire.text,
         request_timeout=st.none() | st.integers(1, 9999).map(lambda ms: ms / 1000),
     ),
@@ -65,8 +67,8 @@ def test_calls_round_trip(call: Call) -> None:
 
 
 @given(changes)
-def test_old_and_new_ways_of_telling_mean_the_same(call: PodChange | ContainerChange) -> None:
-    old = decode_call(PLUGIN_SERVICE_NAME, *encode_state_change(call))
+def test_state_changes_and_dedicated_methods_decode_to_the_same_value(call: RuntimeEvent) -> None:
+    old = decode_call(PLUGIN_SERVICE_NAME, *encode_call(call, as_state_change=True))
     new = decode_call(PLUGIN_SERVICE_NAME, *encode_call(call))
     assert old == new == call
 
@@ -78,7 +80,9 @@ def test_old_and_new_ways_of_telling_mean_the_same(call: PodChange | ContainerCh
         (PLUGIN_SERVICE_NAME, "Whatever", "method Whatever"),
     ],
 )
-def test_the_unknown_is_unimplemented(service: str, method: str, message: str) -> None:
+def test_an_unknown_service_or_method_is_unimplemented(
+    service: str, method: str, message: str
+) -> None:
     with pytest.raises(StatusError, match=message) as caught:
         decode_call(service, method, b"")
     assert caught.value.code == Code.UNIMPLEMENTED
@@ -102,13 +106,13 @@ def test_empty_messages_are_valid_everywhere() -> None:
         decode_call(PLUGIN_SERVICE_NAME, method, b"")
 
 
-def test_zero_in_a_cri_update_means_not_named() -> None:
+def test_zero_in_a_cri_update_means_not_set() -> None:
     message = nri_pb2.UpdateContainerRequest()
     cpu = message.linux_resources.cpu
     for wrapper in (cpu.shares, cpu.quota, cpu.period, message.linux_resources.memory.limit):
         wrapper.SetInParent()
     call = decode_call(PLUGIN_SERVICE_NAME, "UpdateContainer", message.SerializeToString())
-    assert isinstance(call, UpdateContainer)
+    assert isinstance(call, RuntimeEvent)
     assert call.resources == Resources()
 
 

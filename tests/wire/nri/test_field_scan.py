@@ -98,7 +98,7 @@ def by_us(payload: bytes | memoryview) -> Any:
 
 @settings(max_examples=300, deadline=None)
 @given(PAYLOADS, st.data())
-def test_a_synchronize_is_what_the_library_makes_of_it(payload: bytes, data: Any) -> None:
+def test_a_scanned_synchronize_equals_a_parsed_one(payload: bytes, data: Any) -> None:
     for each in (payload, spoiled(payload, data.draw)):
         assert by_us(each) == by_us(memoryview(each)) == by_library(each)
 
@@ -109,7 +109,7 @@ def test_so_is_anything(payload: bytes) -> None:
     assert by_us(payload) == by_library(payload)
 
 
-def test_what_runtimes_send_is_walked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_of_runtimes_are_scanned(monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(*_: object) -> None:
         raise AssertionError("parsed as a whole")
 
@@ -144,7 +144,7 @@ def envelope_by_library(data: bytes) -> Any:
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(ENVELOPES | ODD, max_size=3).map(b"".join) | st.binary(max_size=30), st.data())
-def test_an_envelope_is_what_the_library_makes_of_it(data: bytes, more: Any) -> None:
+def test_a_scanned_envelope_equals_a_parsed_one(data: bytes, more: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "_LONGEST_COPIED", -1)
         for each in (data, spoiled(data, more.draw)):

@@ -80,7 +80,7 @@ def test_an_old_runtime_may_send_more_than_we_may() -> None:
     assert [len(f.data or b"") for f in decoder.feed(frame)] == [LONGEST_SENT * 2]
 
 
-def test_what_is_too_long_is_skipped_not_stored() -> None:
+def test_a_frame_that_is_too_long_is_skipped_not_stored() -> None:
     decoder = FrameDecoder(limit=10)
     stream = encode_frame(1, REQUEST, bytes(11)) + encode_frame(3, REQUEST, b"fits")
     assert decode(decoder, [stream]) == [(1, REQUEST, None), (3, REQUEST, b"fits")]
@@ -108,7 +108,7 @@ def test_the_first_mux_frame_fits_a_go_peers_buffer_and_there_are_at_most_two(le
     st.lists(st.tuples(st.sampled_from([0, 1, 2, 7]), st.binary(max_size=60)), max_size=8),
     st.lists(st.integers(0, 5000), max_size=30),
 )
-def test_connections_are_told_apart_at_any_cut(
+def test_connections_are_separated_whatever_the_chunks(
     sent: list[tuple[int, bytes]], cuts: list[int]
 ) -> None:
     stream = b"".join(MUX_HEADER.pack(c, len(data)) + data for c, data in sent)

@@ -22,16 +22,14 @@ from drakit.wire.cdi.spec import (
     make_spec,
 )
 from drakit.wire.nri import nri_pb2
+from drakit.wire.nri.event_table import Event
 from drakit.wire.nri.events import (
     PLUGIN_SERVICE_NAME,
     Configure,
-    ContainerChange,
-    CreateContainer,
+    RuntimeEvent,
     Synchronize,
-    UpdateContainer,
     decode_call,
     encode_call,
-    encode_state_change,
 )
 from drakit.wire.nri.frames import FrameDecoder
 from drakit.wire.nri.mux import MuxDecoder, MuxError
@@ -48,7 +46,6 @@ from drakit.wire.nri.values import (
     update_from,
     update_to,
 )
-from drakit.wire.nri.versions import Event
 from tests.wire.damage import damaged, survive
 from tests.wire.nri.wire import CONFIGURED, EMPTY_OK, NO_CPUS, REGISTER
 
@@ -106,9 +103,9 @@ def test_mux(scale: int) -> None:
     [
         Configure(runtime_name="containerd", runtime_version="v2.4.0", request_timeout=2.0),
         Synchronize(pods=(POD, POD), containers=(CONTAINER, CONTAINER), more=True),
-        CreateContainer(pod=POD, container=CONTAINER),
-        UpdateContainer(pod=POD, container=CONTAINER, resources=LIMITS),
-        ContainerChange(event=Event.START_CONTAINER, pod=POD, container=CONTAINER),
+        RuntimeEvent(event=Event.CREATE_CONTAINER, pod=POD, container=CONTAINER),
+        RuntimeEvent(event=Event.UPDATE_CONTAINER, pod=POD, container=CONTAINER, resources=LIMITS),
+        RuntimeEvent(event=Event.START_CONTAINER, pod=POD, container=CONTAINER),
     ],
     ids=lambda call: type(call).__name__,
 )
@@ -123,8 +120,8 @@ def test_calls(call: Configure, scale: int) -> None:
 
 
 def test_state_changes(scale: int) -> None:
-    change = ContainerChange(event=Event.START_CONTAINER, pod=POD, container=CONTAINER)
-    method, payload = encode_state_change(change)
+    change = RuntimeEvent(event=Event.START_CONTAINER, pod=POD, container=CONTAINER)
+    method, payload = encode_call(change, as_state_change=True)
     inputs = damaged([payload], 7, INPUTS * scale)
     assert survive(lambda data: decode_call(PLUGIN_SERVICE_NAME, method, data), StatusError, inputs)
 

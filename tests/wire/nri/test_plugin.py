@@ -24,15 +24,15 @@ from drakit.testing.runtime_releases import (
 from drakit.testing.stream_server import serving_unix
 from drakit.wire.nri import nri_pb2
 from drakit.wire.nri.connection import RuntimeConnection
+from drakit.wire.nri.event_table import Event
 from drakit.wire.nri.events import PLUGIN_SERVICE_NAME, Configure, Synchronize, encode_call
 from drakit.wire.nri.handler import Cause, ContainerRejectedError, Disconnect, Handler, RuntimeInfo
 from drakit.wire.nri.mux import PLUGIN_SERVICE, RUNTIME_SERVICE
 from drakit.wire.nri.options import PluginOptions
-from drakit.wire.nri.plugin import NriPlugin, PushFailedError, UpdateRejectedError, _on_line
+from drakit.wire.nri.plugin import NriPlugin, PushFailedError, UpdateRejectedError, _in_io_loop
 from drakit.wire.nri.session import RpcRequest, RpcResponse, Session
 from drakit.wire.nri.transport import Transport
 from drakit.wire.nri.values import Adjustment, ContainerUpdate, NriContainer, PodSandbox, Resources
-from drakit.wire.nri.versions import Event
 
 LATE = 4.0
 """How long the runtime waits in tests of lateness; a quarter of it is for a slow machine."""
@@ -136,7 +136,7 @@ async def running(
 
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
-async def test_every_release_tells_the_same_story(path: str, release: RuntimeRelease) -> None:
+async def test_every_release_sends_the_same_events(path: str, release: RuntimeRelease) -> None:
     handler = Recorder()
     async with FakeRuntime(path, release=release) as runtime, running(path, handler):
         assert await runtime.plugin_ready() == "10-demo"
@@ -194,16 +194,15 @@ async def test_an_update_for_the_same_container_overrides_the_request(path: str)
 
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
-async def test_synchronize_comes_in_parts_or_whole_and_means_the_same(
-    path: str, release: RuntimeRelease
-) -> None:
+async def test_a_split_synchronize_has_the_same_result(path: str, release: RuntimeRelease) -> None:
     handler = Recorder()
     async with FakeRuntime(path, release=release, message_limit=4000) as runtime:
         pods = [await runtime.run_pod(f"pod{n}") for n in range(30)]
         made = [await runtime.run(pod.id, "app", env=["X=" + "y" * 100]) for pod in pods]
         handler.to_synchronize = [
-            ContainerUpdate(container_id=each.id, resources=Resources(cpus=str(n))) for n, each in enumerate(made)
-        ]  # fmt: skip
+            ContainerUpdate(container_id=each.id, resources=Resources(cpus=str(n)))
+            for n, each in enumerate(made)
+        ]
         async with running(path, handler):
             await runtime.plugin_ready()
             assert [pod.name for pod in handler.pods] == [pod.name for pod in pods]
@@ -315,18 +314,18 @@ class Blocked(Recorder):
         return await super().create(pod, container)
 
 
-async def test_a_handler_hears_that_its_answer_came_too_late(
+async def test_a_handler_is_called_when_its_answer_is_too_late(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The runtime applied none of its updates, so they must not count as sent."""
     handler = Blocked()
-    late = RuntimeConnection._late
+    late = RuntimeConnection._on_late
 
     def noticed(self: RuntimeConnection, request: RpcRequest) -> None:  # in the socket's thread
         late(self, request)
         handler.blocks.set()
 
-    monkeypatch.setattr(RuntimeConnection, "_late", noticed)
+    monkeypatch.setattr(RuntimeConnection, "_on_late", noticed)
     async with FakeRuntime(path, request_timeout=LATE) as runtime, running(path, handler):
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
@@ -528,7 +527,7 @@ async def test_a_hanging_synchronization_is_tried_again(path: str) -> None:
 async def test_the_end_waits_for_an_answer_in_progress(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("drakit.wire.nri.plugin._GRACE_AT_THE_END", 60.0)
+    monkeypatch.setattr("drakit.wire.nri.plugin._DRAIN_SECONDS", 60.0)
 
     class Slow(Recorder):
         def __init__(self) -> None:
@@ -618,7 +617,7 @@ async def test_nothing_is_pushed_from_within_a_handler(path: str) -> None:
         assert container.cpus == "9"
 
 
-async def test_failures_of_pushed_updates_are_told_by_container(path: str) -> None:
+async def test_failures_of_pushed_updates_are_reported_by_container(path: str) -> None:
     async with (
         FakeRuntime(path, online_cpus="0-7") as runtime,
         running(path, Recorder()) as plugin,
@@ -640,7 +639,7 @@ async def test_failures_of_pushed_updates_are_told_by_container(path: str) -> No
 # -- connecting, losing, connecting again -----------------------------------------------------------
 
 
-async def test_a_restarted_runtime_is_synchronized_anew(path: str) -> None:
+async def test_a_restarted_runtime_is_synchronized_again(path: str) -> None:
     handler = Recorder()
     async with FakeRuntime(path) as runtime, running(path, handler):
         await runtime.plugin_ready()
@@ -655,7 +654,7 @@ async def test_a_restarted_runtime_is_synchronized_anew(path: str) -> None:
         assert {end.cause for end in handler.ends} >= {Cause.LOST}
 
 
-async def test_why_there_is_no_connection_is_told_once_per_reason(
+async def test_each_reason_for_a_missing_connection_is_reported_once(
     path: str, tmp_path: Path
 ) -> None:
     handler = Recorder()
@@ -670,7 +669,7 @@ async def test_why_there_is_no_connection_is_told_once_per_reason(
             assert [end.cause for end in handler.ends].count(Cause.NO_SOCKET) == 1
 
 
-async def test_a_path_that_is_no_socket_is_unreachable_or_rejected(path: str) -> None:
+async def test_a_path_that_is_not_a_socket_is_unreachable_or_rejected(path: str) -> None:
     Path(path).write_text("")
     handler = Recorder()
     async with running(path, handler):
@@ -829,7 +828,7 @@ async def test_garbage_in_any_state_leads_to_a_new_connection(path: str, state: 
         assert handler.seen.count("synchronize") >= 1
 
 
-async def test_a_rejected_registration_is_told_and_tried_again(path: str) -> None:
+async def test_a_rejected_registration_is_reported_and_retried(path: str) -> None:
     handler = Recorder()
     async with scripted(path) as script, running(path, handler):
         peer = await script()
@@ -961,7 +960,7 @@ async def test_a_thousand_reconnects_leave_nothing_behind(path: str, scale: int)
         assert len(os.listdir("/proc/self/fd")) <= files + 1
 
 
-async def test_stopping_at_once_and_twice_is_no_problem(path: str) -> None:
+async def test_stopping_immediately_and_twice_works(path: str) -> None:
     task = asyncio.create_task(NriPlugin(PluginOptions(name="a", socket_path=path)).run(Handler()))
     await asyncio.sleep(0)
     task.cancel()
@@ -971,12 +970,12 @@ async def test_stopping_at_once_and_twice_is_no_problem(path: str) -> None:
         await task
 
 
-async def test_who_pushes_while_the_plugin_ends_is_told(path: str) -> None:
+async def test_a_push_while_the_plugin_ends_is_rejected(path: str) -> None:
     async with FakeRuntime(path) as runtime:
         plugin = NriPlugin(PluginOptions(name="a", socket_path=path))
         task = asyncio.create_task(plugin.run(Handler()))
         await runtime.plugin_ready()
-        async with runtime._roster.lock:  # so the runtime does not answer
+        async with runtime._plugins.lock:  # so the runtime does not answer
             updates = [
                 ContainerUpdate(container_id=n, resources=Resources(cpus="1")) for n in "abc"
             ]
@@ -991,7 +990,7 @@ async def test_who_pushes_while_the_plugin_ends_is_told(path: str) -> None:
             await plugin.push(updates)
 
 
-async def test_a_push_that_meets_the_end_of_the_line_is_rejected() -> None:
+async def test_a_push_after_the_io_loop_ended_is_rejected() -> None:
     """Between the look at the connection and the call, the connection's loop may end."""
 
     async def push() -> dict[str, str]:
@@ -1000,7 +999,7 @@ async def test_a_push_that_meets_the_end_of_the_line_is_rejected() -> None:
     line = asyncio.new_event_loop()
     line.close()
     with pytest.raises(UpdateRejectedError, match="has ended"):
-        await _on_line(line, push())
+        await _in_io_loop(line, push())
 
 
 async def test_a_full_backlog_or_odd_socket_does_not_end_the_plugin(path: str) -> None:
@@ -1017,7 +1016,7 @@ async def test_a_release_without_news_is_served_by_fallback(path: str) -> None:
     handler = Recorder()
     async with FakeRuntime(path, release=CONTAINERD_2_3) as runtime, running(path, handler):
         await runtime.plugin_ready()
-        for peer in runtime._roster.peers:
+        for peer in runtime._plugins.peers:
             peer.old_style = True
         pod = await runtime.run_pod("web")
         await runtime.run(pod.id, "app")

@@ -25,7 +25,7 @@ def test_the_checked_in_code_is_current(tool: ModuleType) -> None:
     assert tool.main(["--check"]) == 0
 
 
-def test_a_stale_or_orphaned_file_is_told_and_mended(
+def test_a_stale_or_orphaned_file_is_reported_and_repaired(
     tool: ModuleType,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -69,7 +69,7 @@ calls = st.lists(
 
 
 @given(calls, st.integers(1, 5000))
-def test_two_sessions_understand_each_other_whatever_the_pieces(
+def test_two_sessions_exchange_messages_whatever_the_chunks(
     sent: list[tuple[str, bytes, float]], size: int
 ) -> None:
     one, other = plugin(), runtime()
@@ -140,7 +140,7 @@ def test_an_answer_that_does_not_parse_is_an_error_of_that_call() -> None:
     assert isinstance(answer.error, StatusError)
 
 
-def test_an_oversize_answer_becomes_an_error_and_the_connection_lives() -> None:
+def test_an_oversize_answer_becomes_an_error_and_the_connection_stays_open() -> None:
     session = plugin()
     asked(session, 1)
     assert session.respond(1, bytes(LONGEST_SENT + 1))
@@ -158,7 +158,7 @@ def test_an_oversize_request_of_an_old_runtime_is_read() -> None:
     assert len(event.payload) == 5 << 20
 
 
-def test_what_is_longer_than_anybody_sends_is_rejected_on_its_stream() -> None:
+def test_a_request_that_is_too_long_is_rejected_on_its_stream() -> None:
     session = plugin()
     header = (LONGEST_READ + 1).to_bytes(4, "big") + (1).to_bytes(4, "big") + b"\x01\x00"
     frame = header + bytes(4096)
@@ -184,7 +184,7 @@ def test_other_message_types_are_ignored(kind: int) -> None:
     assert session.output() == b""
 
 
-def test_frames_for_connections_nobody_opened_are_discarded() -> None:
+def test_frames_for_connections_that_were_not_opened_are_discarded() -> None:
     session = plugin()
     assert session.receive(mux_message(9, encode_frame(1, REQUEST, b"?"))) == []
     asked(session, 1)

@@ -58,7 +58,7 @@ def test_adjustments_round_trip(value: Adjustment) -> None:
 
 
 @given(wire.resources, wire.resources)
-def test_laying_over_sets_what_is_set_and_keeps_the_rest(one: Resources, other: Resources) -> None:
+def test_over_replaces_set_fields_and_keeps_the_others(one: Resources, other: Resources) -> None:
     merged = one.over(other)
     assert one.over(merged) == merged
     assert NOTHING.over(other) == other

@@ -8,13 +8,10 @@ from hypothesis import strategies as st
 
 from drakit.wire.nri.versions import (
     OLDEST,
-    PINNING_EVENTS,
     RUNTIMES,
-    Event,
     Features,
     NriVersion,
     capabilities_of,
-    event_mask,
     infer_version,
 )
 
@@ -58,26 +55,22 @@ def test_an_unknown_runtime_is_taken_for_the_oldest() -> None:
     assert infer_version("unheard-of", "", "") == OLDEST
     assert not features.unsolicited_updates
     assert not features.reports_cdi_devices
-    assert not features.memory_policy
-    assert features.known_events == 0x7FF
 
 
 @pytest.mark.parametrize(
-    ("version", "pushes", "events"),
+    ("version", "pushes"),
     [
-        ((0, 9, 9), False, 0x7FF),
-        ((0, 10, 0), False, 0x3FFF),
-        ((0, 11, 0), False, 0x3FFF),
-        ((0, 12, 0), False, 0x3FFF),
-        ((0, 12, 1), True, 0x3FFF),
-        ((1, 0, 0), True, 0x3FFF),
+        ((0, 9, 9), False),
+        ((0, 11, 0), False),
+        ((0, 12, 0), False),
+        ((0, 12, 1), True),
+        ((1, 0), True),
     ],
 )
-def test_features(version: tuple[int, int, int], pushes: bool, events: int) -> None:
+def test_features(version: tuple[int, ...], pushes: bool) -> None:
     features = Features.of(NriVersion(*version))
     assert features.unsolicited_updates is pushes
     assert not features.reports_cdi_devices, "this is a property of the runtime, not of NRI"
-    assert features.known_events == events
 
 
 @pytest.mark.parametrize(
@@ -109,7 +102,9 @@ def test_capabilities_depend_on_runtime_and_release(
 
 
 def test_every_row_of_the_table_has_evidence_and_ascending_releases() -> None:
-    for rows in RUNTIMES.values():
+    for name, runtime in RUNTIMES.items():
+        rows = runtime.releases
+        assert name == name.lower()
         assert all(row.evidence for row in rows)
         assert [row.first for row in rows] == sorted({row.first for row in rows})
         assert [row.nri for row in rows] == sorted(row.nri for row in rows)
@@ -120,7 +115,7 @@ def test_every_row_of_the_table_has_evidence_and_ascending_releases() -> None:
     st.text(max_size=12),
     st.text(max_size=12),
 )
-def test_what_the_table_does_not_know_fails_closed(
+def test_runtimes_that_are_not_in_the_table_fail_closed(
     runtime: str, release: str, declared: str
 ) -> None:
     version, features = capabilities_of(runtime, release, declared)
@@ -128,19 +123,3 @@ def test_what_the_table_does_not_know_fails_closed(
     if runtime not in RUNTIMES:
         assert not features.reports_cdi_devices
         assert not features.reports_current_resources
-
-
-def test_bits_are_those_of_nri() -> None:
-    assert Event.CREATE_CONTAINER.bit == 0x8
-    assert Event.VALIDATE_CONTAINER_ADJUSTMENT.bit == 0x2000
-    old = Features.of(OLDEST)
-    assert event_mask(PINNING_EVENTS, old) == 0x6EC
-    assert event_mask(frozenset(Event), old) == 0x7FF
-    assert event_mask(frozenset(Event), Features.of(NriVersion(0, 10))) == 0x3FFF
-
-
-def test_a_mask_of_zero_would_mean_everything_and_is_never_made() -> None:
-    with pytest.raises(ValueError, match="no use"):
-        event_mask(frozenset(), Features.of(OLDEST))
-    with pytest.raises(ValueError, match="no use"):
-        event_mask(frozenset({Event.VALIDATE_CONTAINER_ADJUSTMENT}), Features.of(OLDEST))

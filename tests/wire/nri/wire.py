@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 from drakit.wire.nri.values import (
     Adjustment,
     ContainerUpdate,
-    MemoryPolicy,
-    MemoryPolicyMode,
     NriContainer,
     PodSandbox,
     Resources,
@@ -49,10 +47,7 @@ pods = st.builds(
     uid=text,
     labels=texts,
     annotations=texts,
-    runtime_handler=text,
     cgroup_parent=text,
-    cgroups_path=text,
-    pid=st.integers(0, 2**32 - 1),
 )
 containers = st.builds(
     NriContainer,
@@ -65,19 +60,16 @@ containers = st.builds(
     env=st.lists(text, max_size=3).map(tuple),
     cdi_devices=st.lists(text, max_size=3).map(tuple),
     cgroups_path=text,
-    pid=st.integers(0, 2**32 - 1),
     resources=resources,
 )
 updates = st.builds(
     ContainerUpdate, container_id=text, resources=resources, ignore_failure=st.booleans()
 )
-policies = st.builds(MemoryPolicy, mode=st.sampled_from(MemoryPolicyMode), nodes=text)
 adjustments = st.builds(
     Adjustment,
     resources=resources,
     env=texts,
     annotations=texts,
     cdi_devices=st.lists(text, max_size=2).map(tuple),
-    memory_policy=st.none() | policies,
     updates=st.lists(updates, max_size=3).map(tuple),
 )

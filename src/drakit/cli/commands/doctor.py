@@ -23,7 +23,7 @@ from drakit.drivers.cpumem import preflight
 from drakit.drivers.cpumem.driver import CpuMem
 from drakit.drivers.cpumem.qos.kubeletconfig import KubeletFiles
 from drakit.drivers.models.cpus import NodeCpus
-from drakit.kit.preflight import Finding, findings
+from drakit.kit.preflight import CheckResult, findings
 from drakit.machine.model import CgroupMode, Machine
 
 EXAMPLES: Final = """\
@@ -214,16 +214,16 @@ def _as_set(text: str) -> CpuSet | None:
         return None
 
 
-def _checked(finding: Finding, config: CpuSettings) -> Remark:
+def _checked(finding: CheckResult, config: CpuSettings) -> Remark:
     if not finding.problem and not finding.note:
         return Remark("good", finding.subject, finding.detail)
     if not finding.problem:
-        return Remark("note", finding.subject, finding.note, finding.way_out)
+        return Remark("note", finding.subject, finding.note, finding.remedy)
     if finding.subject == "health pages":
         served = _served(config.bind_address)
         if served is not None:
             return served
-    return Remark("problem", finding.subject, finding.problem, finding.way_out)
+    return Remark("problem", finding.subject, finding.problem, finding.remedy)
 
 
 def _served(bind_address: str) -> Remark | None:

@@ -10,9 +10,13 @@ from typing import Any, Final
 from drakit.cli.errors import Problem
 from drakit.cluster import manifests
 from drakit.cluster.sources import add_sources, misplaced_name, read_cluster, the_pod
-from drakit.core.conditions import true_conditions
-from drakit.core.objects import AllocationResult, ObjectMeta, ResourceClaim
-from drakit.core.pods import Container, Node, Pod, PodResourceClaim, PodSpec
+from drakit.core.objects import (
+    DeviceRequestAllocationResult,
+    ObjectMeta,
+    ResourceClaim,
+    true_conditions,
+)
+from drakit.core.pods import Node, Pod, PodContainer, PodResourceClaim, PodSpec
 from drakit.scheduler import explain
 from drakit.scheduler.explain import NodeReport, RequestReport
 from drakit.scheduler.placement import (
@@ -126,7 +130,7 @@ def _user(cluster: ClusterSnapshot, claim: ResourceClaim) -> Pod:
     use = PodResourceClaim(name=meta.name, resource_claim_name=meta.name)
     return Pod(
         metadata=ObjectMeta(name=f"any-user-of-{meta.name}", namespace=meta.namespace),
-        spec=PodSpec(containers=(Container(name="main"),), resource_claims=(use,)),
+        spec=PodSpec(containers=(PodContainer(name="main"),), resource_claims=(use,)),
     )
 
 
@@ -234,7 +238,9 @@ def _held_document(claim: ResourceClaim, *, bound: bool) -> dict[str, Any]:
     }
 
 
-def _conditions(claim: ResourceClaim, result: AllocationResult, *, bound: bool) -> dict[str, Any]:
+def _conditions(
+    claim: ResourceClaim, result: DeviceRequestAllocationResult, *, bound: bool
+) -> dict[str, Any]:
     """The binding conditions that are not met, and the failures; none matter once a pod is bound."""
     true = {} if bound else true_conditions(claim, result)
     missing = [] if bound else [each for each in result.binding_conditions if each not in true]

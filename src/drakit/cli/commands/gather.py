@@ -192,8 +192,8 @@ def driver_document(config: CpuSettings, name: str) -> Document:
 def _rejections(driver: str) -> re.Pattern[str]:
     """The lines of a driver's metrics that count rejections."""
     return re.compile(
-        rf"^{driver.replace('.', '_')}_refusals_total"
-        r'\{reason="(?P<reason>[^"]*)",verb="(?P<verb>[^"]*)"\} (?P<count>\S+)$',
+        rf"^{driver.replace('.', '_')}_rejections_total"
+        r'\{operation="(?P<verb>[^"]*)",reason="(?P<reason>[^"]*)"\} (?P<count>\S+)$',
         re.MULTILINE,
     )
 

@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     wanted = manifests.read(options.filename, options.namespace)
     cluster = read_cluster(options, wanted)
     pod = the_pod(wanted)
-    rejected = _rejections(wanted)
+    rejected = _rejections(wanted, cluster)
     if rejected:
         if options.output == "json":
             print(
@@ -108,14 +108,14 @@ def _check_words(options: argparse.Namespace) -> None:
     raise Problem("no pod is given", way_out)
 
 
-def _rejections(wanted: manifests.Manifests) -> str:
+def _rejections(wanted: manifests.Manifests, cluster: ClusterSnapshot) -> str:
     for claim in wanted.values("ResourceClaim"):
         if claim.status.allocation is not None:
             continue
-        for path, error in rejected_selectors(claim):
+        for path, error in rejected_selectors(claim, cluster.release.cel):
             return f"ResourceClaim {claim.metadata.name}, {path}: {error}"
     for template in wanted.values("ResourceClaimTemplate"):
-        for path, error in rejected_selectors(template.spec):
+        for path, error in rejected_selectors(template.spec, cluster.release.cel):
             return f"ResourceClaimTemplate {template.metadata.name}, spec.{path}: {error}"
     return ""
 
@@ -266,9 +266,9 @@ def _few(names: list[str]) -> str:
 def _left(placement: SchedulingResult, cluster: ClusterSnapshot) -> list[str]:
     """What remains of the capacities that were drawn from."""
     from drakit.core.quantity import Quantity
-    from drakit.scheduler.requests import InUse
+    from drakit.scheduler.allocator.node_devices import InUse
 
-    used = InUse.of(cluster.claims, cluster.version).capacity
+    used = InUse.of(cluster.claims, cluster.release).capacity
     lines: list[str] = []
     seen: dict[Any, dict[str, int]] = {}
     for allocation in placement.allocations:

@@ -30,7 +30,13 @@ from drakit.draw.machine_map import draw
 from drakit.draw.memory_map import memory_lines
 from drakit.draw.terminal import Terminal
 from drakit.drivers.cpumem.desired import desired
-from drakit.kit.driver import Container, DesiredResources, PreparedClaim, RejectedError, Use
+from drakit.kit.driver import (
+    ClaimUse,
+    ContainerView,
+    DesiredResources,
+    PreparedClaim,
+    RejectedError,
+)
 from drakit.local import confine
 from drakit.local.node import DoesNotFitError, LocalNode, Taken, fresh_claim
 from drakit.scheduler.errors import FatalError, SearchLimitError
@@ -226,7 +232,7 @@ async def _show(driver: LocalDriver, node: LocalNode, claims: Sequence[ResourceC
 
 
 def _devices(entry: PreparedClaim) -> str:
-    return ", ".join(dict.fromkeys(prepared.device for prepared in entry.prepared_devices))
+    return ", ".join(dict.fromkeys(prepared.device for prepared in entry.devices))
 
 
 def explain_misfit(driver: LocalDriver, problem: DoesNotFitError) -> str:
@@ -253,7 +259,7 @@ def _run_on(
 ) -> int:
     group = None
     try:
-        uses = tuple(Use(one.entry, one.entry.prepared_devices) for one in taken)
+        uses = tuple(ClaimUse(one.entry, one.entry.devices) for one in taken)
         desired = _desired(driver, node, uses)
         cpus = desired.cpus or CpuSet(os.sched_getaffinity(0))
         limits = _limits(driver, uses)
@@ -278,14 +284,14 @@ def _run_on(
             asyncio.run(node.release(one))
 
 
-def _desired(driver: LocalDriver, node: LocalNode, uses: tuple[Use, ...]) -> DesiredResources:
+def _desired(driver: LocalDriver, node: LocalNode, uses: tuple[ClaimUse, ...]) -> DesiredResources:
     """What the command must look like, by the driver's own word for a container."""
     prepared_claims = asyncio.run(node.look())
-    view = Container("command", "command", "", "command", "default", uses=uses)
+    view = ContainerView("command", "command", "", "command", "default", uses=uses)
     return driver.enforce(view, prepared_claims)
 
 
-def _limits(driver: LocalDriver, uses: tuple[Use, ...]) -> dict[str, str]:
+def _limits(driver: LocalDriver, uses: tuple[ClaimUse, ...]) -> dict[str, str]:
     """Cgroup files for the claimed memory and hugepages."""
     wanted = desired(uses)
     counted = driver.cpus.machine.cgroups.memory_hugetlb_accounting
@@ -313,10 +319,7 @@ def _say(
 
 def _environment(taken: Sequence[Taken], desired: DesiredResources) -> dict[str, str]:
     granted = {
-        k: v
-        for one in taken
-        for prepared in one.entry.prepared_devices
-        for k, v in prepared.env.items()
+        k: v for one in taken for prepared in one.entry.devices for k, v in prepared.env.items()
     }
     cpus = CpuSet.union(one.entry.exclusive("cpu") for one in taken)
     own = {"DRA_CPUSET": str(cpus)} if cpus else {}

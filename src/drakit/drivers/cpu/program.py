@@ -43,7 +43,7 @@ PROGRAM = Program(
     discover=Discovery(),
     gauges=gauges,
     driver=DRIVER,
-    rivals=lambda config: ("dra.cpumem",),
+    conflicts_with=lambda config: ("dra.cpumem",),
 )
 
 

@@ -45,10 +45,10 @@ def assign(
     inventory: Inventory, places: Sequence[Place], claim: Claim, prepared_claims: PreparedClaims
 ) -> Assignment:
     """The claim's CPUs and from which nodes its memory comes. Raises :class:`RejectedError`."""
-    orders = [_order(places, claim, allocated) for allocated in claim.allocated_devices]
+    orders = [_order(places, claim, allocated) for allocated in claim.devices]
     cpus = share_out(inventory.cpus, claim, [_draw(order) for order in orders], prepared_claims)
     drawn = _draw_memory(inventory, list(zip(orders, cpus, strict=True)), prepared_claims)
-    together = by_request(zip(claim.allocated_devices, cpus, strict=True))
+    together = by_request(zip(claim.devices, cpus, strict=True))
     return Assignment(
         tuple(
             _prepared_device(inventory, order, own, parts, together[order.allocated.base_request])
@@ -191,7 +191,7 @@ def _prepared_device(
     inventory: Inventory, order: _Order, cpus: CpuSet, drawn: Drawn, request_cpus: CpuSet
 ) -> PreparedDevice:
     allocated = order.allocated
-    return allocated.prepared(
+    return allocated.prepare(
         exclusive={CPU_NUMBERS: cpus} if cpus else {},
         amounts={
             amount_key(node, kind): amount

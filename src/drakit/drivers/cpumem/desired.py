@@ -13,7 +13,7 @@ from typing import Any, Final
 from drakit.core.cpuset import EMPTY, CpuSet
 from drakit.drivers.cpumem.kinds import node_of
 from drakit.drivers.cpumem.qos.shares import MemoryShare, distinct, pages_of, shares_of
-from drakit.kit.driver import PreparedDevice, Use
+from drakit.kit.driver import ClaimUse, PreparedDevice
 
 _NEAR: Final = "near"
 
@@ -43,11 +43,11 @@ class Desired:
         return sum(share.memory for share in self.shares)
 
 
-def desired(uses: Iterable[Use]) -> Desired:
+def desired(uses: Iterable[ClaimUse]) -> Desired:
     """The sum of what these uses prepared device, each prepared device once."""
     used = tuple(uses)
-    shares = distinct(share for use in used for share in shares_of(use.entry, use.prepared_devices))
-    prepared_devices = [prepared for use in used for prepared in use.prepared_devices]
+    shares = distinct(share for use in used for share in shares_of(use.claim, use.devices))
+    prepared_devices = [prepared for use in used for prepared in use.devices]
     drawn = CpuSet(node_of(key) for prepared in prepared_devices for key in prepared.amounts)
     memory = any(share.memory for share in shares)
     near = EMPTY if memory else CpuSet.union(map(_near, prepared_devices))

@@ -14,7 +14,7 @@ from typing import Final
 
 from drakit.drivers.cpumem.driver import CpuMem, configured_policy, cpumem_driver
 from drakit.drivers.cpumem.hugepages.configured import configured_pools, machine_and_growth
-from drakit.drivers.cpumem.hugepages.pools import HugepagePools, pages_by_amount
+from drakit.drivers.cpumem.hugepages.pools import HugepagePools
 from drakit.drivers.cpumem.hugepages.settings import PoolKey, configuration_warnings
 from drakit.drivers.cpumem.inventory import PagesOfNodes
 from drakit.drivers.cpumem.kinds import DRIVER
@@ -26,9 +26,9 @@ from drakit.drivers.cpumem.qos.podspec import ApiPodSpecs
 from drakit.drivers.cpumem.qos.reconciler import qos_reconciler
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.drivers.models.memory_policy import MemoryQosPolicy
-from drakit.kit.claims.checkpoint import Checkpoint
-from drakit.kit.driver import Driver, PreparedClaim, PreparedClaims
-from drakit.kit.reconciler import Reconciler, Reconcilers
+from drakit.kit.claims.checkpoint import read_claims
+from drakit.kit.driver import Driver
+from drakit.kit.reconciler import Reconciler, ReconcilerGroup
 from drakit.machine.model import Machine
 from drakit.wire.kube import Client, find_cluster
 
@@ -45,19 +45,14 @@ class Discovery:
         self._others: PagesOfNodes | None = None
         self._kubelet: OwnershipReader | None = None
         self._pools: HugepagePools | None = None
-        self._established = False
 
     def __call__(self, config: CpuMemConfig, node: str) -> CpuMem:
-        """The driver for the machine as it is now. Raises ``OSError``.
-
-        If :meth:`reconciler` was called before, the configured pools get their size first.
-        """
-        if self._pools is not None and not self._established:
-            self._established = True
-            self._pools.establish(_claimed_pages(_claims(config)))
+        """The driver for the machine as it is now; reads only. Raises ``OSError``."""
         machine, growth = machine_and_growth(config)
         if self._others is None:  # what was so at the start; see :mod:`.others`
-            self._others = held_by_others(machine, _claims(config), config.cgroup_root)
+            self._others = held_by_others(
+                machine, read_claims(config.checkpoint_dir(DRIVER)), config.cgroup_root
+            )
         driver = cpumem_driver(
             config,
             machine,
@@ -73,7 +68,7 @@ class Discovery:
     def reconciler(self, config: CpuMemConfig, node: str) -> Reconciler:
         """Who keeps page pools and the cgroups of pods; for a process that serves, or uninstalls."""
         pools = configured_pools(config, withheld_pages)
-        self._pools, self._established = pools, False
+        self._pools = pools
         record = os.path.join(config.plugin_dir(DRIVER), "qos.json")
 
         def connect() -> Client:
@@ -81,7 +76,7 @@ class Discovery:
 
         specs = ApiPodSpecs(connect, node)
         qos = qos_reconciler(config.cgroup_root, record, policy_of, specs)
-        return Reconcilers(pools, qos, OwnershipEvents(connect, node, self._ownership))
+        return ReconcilerGroup(pools, qos, OwnershipEvents(connect, node, self._ownership))
 
     def _ownership(self) -> Ownership:
         """As it was last looked at."""
@@ -135,22 +130,3 @@ def withheld_pages(driver: Driver) -> Mapping[PoolKey, int]:
         for node in inventory.machine.numa_nodes
         for pool in node.hugepages
     }
-
-
-def _claims(config: CpuMemConfig) -> PreparedClaims:
-    """The claims written down on this node; none where the driver has never served."""
-    directory = config.checkpoint_dir(DRIVER)
-    if not os.path.isdir(directory):
-        return PreparedClaims()
-    checkpoint = Checkpoint(directory)
-    checkpoint.refresh()
-    return checkpoint.prepared_claims
-
-
-def _claimed_pages(entries: Iterable[PreparedClaim]) -> dict[PoolKey, int]:
-    found: dict[PoolKey, int] = {}
-    for entry in entries:
-        for prepared in entry.prepared_devices:
-            for key, pages in pages_by_amount(prepared).items():
-                found[key] = found.get(key, 0) + pages
-    return found

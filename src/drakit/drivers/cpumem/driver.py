@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import ClassVar, Final
 
 from drakit.core.quantity import Quantity
 from drakit.drivers.cpumem.assign import assign
@@ -24,7 +24,7 @@ from drakit.drivers.models.node_driver import NodeAmount
 from drakit.kit.driver import (
     Assignment,
     Claim,
-    Container,
+    ContainerView,
     DesiredResources,
     Offer,
     PoolOffer,
@@ -46,6 +46,7 @@ class CpuMem:
     memory_policy: MemoryQosPolicy = MemoryQosPolicy(mode="off")
     name: str = field(default=DRIVER, init=False)
     cdi_kind: str = field(default=CDI_KIND, init=False)
+    cpuset_kinds: ClassVar[frozenset[str]] = frozenset({"cpu"})
 
     @property
     def cpus(self) -> NodeCpus:
@@ -96,7 +97,9 @@ class CpuMem:
         """CPUs as the CPU driver chooses them, memory and hugepages near them."""
         return assign(self.inventory, self.places, claim, prepared_claims)
 
-    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
         """What was claimed for who has claims; the shared CPUs for all others."""
         return container_resources(self.inventory, self.memory_policy, container, prepared_claims)
 

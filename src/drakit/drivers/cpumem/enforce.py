@@ -24,7 +24,7 @@ from drakit.drivers.cpumem.qos.planner import (
 from drakit.drivers.models.cpu_enforcement import check_owner
 from drakit.drivers.models.cpu_enforcement import desired as cpu_shape
 from drakit.drivers.models.memory_policy import Knob, MemoryQosPolicy
-from drakit.kit.driver import Container, DesiredResources, PreparedClaims, RejectedError
+from drakit.kit.driver import ContainerView, DesiredResources, PreparedClaims, RejectedError
 from drakit.machine.model import CgroupMode, Machine
 
 _RESERVATION_LIMITS: Final = (5, 7)
@@ -34,7 +34,7 @@ _RESERVATION_LIMITS: Final = (5, 7)
 def container_resources(
     inventory: Inventory,
     policy: MemoryQosPolicy,
-    container: Container,
+    container: ContainerView,
     prepared_claims: PreparedClaims,
 ) -> DesiredResources:
     """The container's limits. Raises :class:`RejectedError` if it must not run."""
@@ -58,7 +58,7 @@ def container_resources(
     )
 
 
-def _memory_nodes(inventory: Inventory, container: Container, wanted: Desired) -> CpuSet | None:
+def _memory_nodes(inventory: Inventory, container: ContainerView, wanted: Desired) -> CpuSet | None:
     if not inventory.config.bind_memory or not wanted.nodes:
         return None
     nodes = wanted.nodes & inventory.memory_nodes
@@ -75,7 +75,7 @@ def _memory_nodes(inventory: Inventory, container: Container, wanted: Desired) -
 
 
 def _hugepage_limits(
-    policy: MemoryQosPolicy, container: Container, wanted: Desired
+    policy: MemoryQosPolicy, container: ContainerView, wanted: Desired
 ) -> Mapping[str, int]:
     """By claimed size: what was claimed, and on top what the pod asks for in the classic way."""
     if not policy.owns(Knob.HUGEPAGES):
@@ -87,7 +87,7 @@ def _hugepage_limits(
 
 
 def _files(
-    machine: Machine, policy: MemoryQosPolicy, container: Container, facts: ContainerFacts
+    machine: Machine, policy: MemoryQosPolicy, container: ContainerView, facts: ContainerFacts
 ) -> Mapping[str, str]:
     """Files of cgroup v2: memory protection, and the hugepage limits once more.
 

@@ -16,7 +16,7 @@ from drakit.drivers.cpumem.hugepages.sizes import kernel_size_name, size_name
 from drakit.drivers.cpumem.qos.kubeletconfig import KubeletFiles
 from drakit.drivers.cpumem.qos.ownership import decide
 from drakit.drivers.cpumem.settings import CpuMemConfig
-from drakit.kit.preflight import Finding
+from drakit.kit.preflight import CheckResult
 from drakit.machine.discover import discover
 from drakit.machine.model import Machine
 
@@ -35,7 +35,7 @@ Magic = Callable[[str], int | None]
 
 def findings(
     config: CpuMemConfig, kubelet_config: str | None = None, magic: Magic | None = None
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     """All findings about this node, quick ones first. *magic* tells the kind of a file system."""
     machine = discover(config.sysfs_root)
     yield from about_cgroups(config, machine, magic or filesystem_magic)
@@ -59,21 +59,21 @@ def filesystem_magic(path: str) -> int | None:
     return int(buffer[0]) & 0xFFFFFFFF
 
 
-def about_cgroups(config: CpuMemConfig, machine: Machine, magic: Magic) -> Iterator[Finding]:
+def about_cgroups(config: CpuMemConfig, machine: Machine, magic: Magic) -> Iterator[CheckResult]:
     """Whether cgroup v2 is there with all controllers, down to the kubelet's pods."""
     root = config.cgroup_root
     if not root:
-        yield Finding(
+        yield CheckResult(
             "cgroups",
             "",
             note="cgroupRoot is empty: pods get neither hugepages nor memory protection",
-            way_out="set cgroupRoot to where cgroup v2 is mounted",
+            remedy="set cgroupRoot to where cgroup v2 is mounted",
         )
         return
     found = magic(root)
     if found != CGROUP2_MAGIC:
         told = "is not there" if found is None else f"is no cgroup v2 (magic {found:#x})"
-        yield Finding(
+        yield CheckResult(
             "cgroups",
             "",
             f"{root} {told}; the node's hierarchy is {machine.cgroups.mode.value}",
@@ -81,20 +81,22 @@ def about_cgroups(config: CpuMemConfig, machine: Machine, magic: Magic) -> Itera
             "hugepages by pod), or set cgroupRoot to where cgroup v2 is mounted",
         )
         return
-    yield Finding("cgroups", f"{root} is cgroup v2")
+    yield CheckResult("cgroups", f"{root} is cgroup v2")
     yield from _about_controllers(config, machine)
     if machine.cgroups.memory_hugetlb_accounting:
-        yield Finding("cgroups", "hugepages count as memory (memory_hugetlb_accounting); heeded")
+        yield CheckResult(
+            "cgroups", "hugepages count as memory (memory_hugetlb_accounting); heeded"
+        )
 
 
-def _about_controllers(config: CpuMemConfig, machine: Machine) -> Iterator[Finding]:
+def _about_controllers(config: CpuMemConfig, machine: Machine) -> Iterator[CheckResult]:
     pods = pods_cgroup(config.cgroup_root)
     place = config.cgroup_root if pods is None else pods
     there = _words(os.path.join(place, "cgroup.controllers"))
     for name, purpose in CONTROLLERS.items():
         if name in there:
             continue
-        yield Finding(
+        yield CheckResult(
             "cgroups",
             "",
             f"the controller {name} is missing in {place}: no {purpose}",
@@ -102,22 +104,22 @@ def _about_controllers(config: CpuMemConfig, machine: Machine) -> Iterator[Findi
             f"cgroup.subtree_control of every cgroup above; the kubelet enables it when it starts",
         )
     if pods is None:
-        yield Finding(
+        yield CheckResult(
             "cgroups",
             "",
             note=f"no kubepods below {config.cgroup_root}: the kubelet has not started here yet",
-            way_out="look again when it runs",
+            remedy="look again when it runs",
         )
         return
     if not os.access(pods, os.W_OK):
-        yield Finding(
+        yield CheckResult(
             "cgroups", "", f"{pods} is not writable", "run as root, with /sys/fs/cgroup mounted rw"
         )
     if "hugetlb" in there:
         yield from _about_reservation_limits(machine, pods)
 
 
-def _about_reservation_limits(machine: Machine, pods: str) -> Iterator[Finding]:
+def _about_reservation_limits(machine: Machine, pods: str) -> Iterator[CheckResult]:
     sizes = sorted({pool.size_bytes for node in machine.numa_nodes for pool in node.hugepages})
     missing = [
         size_name(size)
@@ -125,12 +127,12 @@ def _about_reservation_limits(machine: Machine, pods: str) -> Iterator[Finding]:
         if not os.path.exists(f"{pods}/hugetlb.{kernel_size_name(size)}.rsvd.max")
     ]
     if missing:
-        yield Finding(
+        yield CheckResult(
             "hugepages",
             "",
             note=f"the kernel does not limit reservations of {', '.join(missing)} pages (rsvd.max): "
             "who takes too many is killed by SIGBUS instead of getting ENOMEM",
-            way_out="use Linux 5.7 or later",
+            remedy="use Linux 5.7 or later",
         )
 
 
@@ -160,37 +162,37 @@ def _directories(path: str) -> list[os.DirEntry[str]]:
         return []
 
 
-def about_kernel(machine: Machine) -> Finding:
+def about_kernel(machine: Machine) -> CheckResult:
     """Whether the kernel's files mean what the driver needs."""
     found = re.match(r"(\d+)\.(\d+)", machine.kernel_release)
     if found is None:
-        return Finding(
-            "kernel", "", note="its release is not known", way_out="see that it is 5.15 or later"
+        return CheckResult(
+            "kernel", "", note="its release is not known", remedy="see that it is 5.15 or later"
         )
     version = (int(found[1]), int(found[2]))
     release = machine.kernel_release
     if version < _LEAST_KERNEL:
-        return Finding(
+        return CheckResult(
             "kernel",
             "",
             f"Linux {release} is too old: memory is not protected down a tree of cgroups",
             "use 5.9 or later, better 5.15",
         )
     if version < _ADVISED_KERNEL:
-        return Finding(
+        return CheckResult(
             "kernel",
             "",
             note=f"Linux {release}: pages do not follow when cpuset.mems changes",
-            way_out="5.15 or later moves them",
+            remedy="5.15 or later moves them",
         )
-    return Finding("kernel", f"Linux {release}")
+    return CheckResult("kernel", f"Linux {release}")
 
 
-def about_hugepages(config: CpuMemConfig, machine: Machine) -> Iterator[Finding]:
+def about_hugepages(config: CpuMemConfig, machine: Machine) -> Iterator[CheckResult]:
     """Whether configured pools can be, and may be written."""
     settings = config.hugepages
     for doubt in configuration_warnings(settings, machine):
-        yield Finding("hugepages", "", note=doubt, way_out="change the setting")
+        yield CheckResult("hugepages", "", note=doubt, remedy="change the setting")
     if not settings:
         return
     place = os.path.join(config.sysfs_root, "sys/devices/system/node")
@@ -200,7 +202,7 @@ def about_hugepages(config: CpuMemConfig, machine: Machine) -> Iterator[Finding]
             name = f"hugepages-{pool.size_bytes // 1024}kB/nr_hugepages"
             path = f"{place}/node{node.id}/hugepages/{name}"
             if pool.size_bytes in wanted and not os.access(path, os.W_OK):
-                yield Finding(
+                yield CheckResult(
                     "hugepages",
                     "",
                     f"{path} is not writable: pools cannot be sized",
@@ -212,15 +214,15 @@ def about_hugepages(config: CpuMemConfig, machine: Machine) -> Iterator[Finding]
 # -- the kubelet ---------------------------------------------------------------------------------------
 
 
-def about_kubelet(config: CpuMemConfig, files: KubeletFiles) -> Iterator[Finding]:
+def about_kubelet(config: CpuMemConfig, files: KubeletFiles) -> Iterator[CheckResult]:
     """Managers that hand out the same things, and what the driver leaves to the kubelet."""
     kubelet, problem = files.read_or_reason()
     if kubelet is None:
-        yield Finding(
+        yield CheckResult(
             "kubelet",
             "",
             note=problem,
-            way_out="see that cpuManagerPolicy, memoryManagerPolicy and topologyManagerPolicy are "
+            remedy="see that cpuManagerPolicy, memoryManagerPolicy and topologyManagerPolicy are "
             "none; --kubelet-config says where the file is",
         )
         return
@@ -236,21 +238,23 @@ def about_kubelet(config: CpuMemConfig, files: KubeletFiles) -> Iterator[Finding
     )
     topology = kubelet.topology_manager_policy or "none"
     if topology.lower() != "none":
-        yield Finding(
+        yield CheckResult(
             "kubelet",
             "",
             note=f"topologyManagerPolicy is {topology}: claims take no part in it",
-            way_out="claims are aligned by the driver; keep the policy only for other devices",
+            remedy="claims are aligned by the driver; keep the policy only for other devices",
         )
     ownership = decide(kubelet, mapped=config.publish_node_allocatable_resource_mapping)
     for reason in ownership.reasons:
-        yield Finding("kubelet", "", note=reason, way_out="the driver keeps away from these files")
+        yield CheckResult(
+            "kubelet", "", note=reason, remedy="the driver keeps away from these files"
+        )
 
 
-def _manager(key: str, policy: str | None, what: str, state: str) -> Finding:
+def _manager(key: str, policy: str | None, what: str, state: str) -> CheckResult:
     if (policy or "none").lower() == "none":
-        return Finding("kubelet", f"{key} is none")
-    return Finding(
+        return CheckResult("kubelet", f"{key} is none")
+    return CheckResult(
         "kubelet",
         "",
         f"{key} is {policy}: it hands out the same {what}",

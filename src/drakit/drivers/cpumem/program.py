@@ -23,7 +23,7 @@ PROGRAM = Program(
     reconciler=_DISCOVERY.reconciler,
     gauges=gauges,
     driver=DRIVER,
-    rivals=lambda config: ("dra.cpu",) if config.manage_cpus else (),
+    conflicts_with=lambda config: ("dra.cpu",) if config.manage_cpus else (),
     checks=preflight.findings,
 )
 

@@ -28,7 +28,7 @@ from drakit.kit.driver import (
     AllocatedDevice,
     Assignment,
     Claim,
-    Container,
+    ContainerView,
     DesiredResources,
     Offer,
     PoolOffer,
@@ -78,6 +78,7 @@ class ExampleDriver:
     node: str
     name: str = NAME
     cdi_kind: str = CDI_KIND
+    cpuset_kinds: frozenset[str] = frozenset()
 
     def offer(self) -> Offer:
         """One device per GPU; the UUID is stable for a node and an index."""
@@ -98,11 +99,11 @@ class ExampleDriver:
 
     def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
         """Exactly the scheduler's devices, announced to the container by variables."""
-        return Assignment(
-            tuple(self._prepared_device(allocated) for allocated in claim.allocated_devices)
-        )
+        return Assignment(tuple(self._prepared_device(allocated) for allocated in claim.devices))
 
-    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
         """Simulated devices need nothing of the runtime beyond CDI."""
         return DesiredResources()
 
@@ -116,7 +117,7 @@ class ExampleDriver:
             )
         parameters = _parameters(allocated)
         prefix = f"GPU_DEVICE_{index}"
-        return allocated.prepared(
+        return allocated.prepare(
             env={
                 prefix: allocated.device,
                 f"{prefix}_SHARING_STRATEGY": parameters.sharing.strategy,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.models.cpus import KIND, NodeCpus
 from drakit.kit.driver import (
-    Container,
+    ClaimUse,
+    ContainerView,
     DesiredResources,
     PreparedClaims,
     PreparedDevice,
     RejectedError,
-    Use,
 )
 
 VARIABLE = "DRA_CPUSET"
@@ -30,7 +30,7 @@ def granted(prepared_devices: tuple[PreparedDevice, ...]) -> CpuSet:
 
 
 def desired(
-    node: NodeCpus, container: Container, prepared_claims: PreparedClaims
+    node: NodeCpus, container: ContainerView, prepared_claims: PreparedClaims
 ) -> DesiredResources:
     """The container's CPUs, memory nodes and quota. Raises :class:`RejectedError` if it would have no CPU.
 
@@ -39,7 +39,7 @@ def desired(
     """
     for use in container.uses:
         check_owner(container, use, "its CPUs are exclusive to that pod")
-    by_claim = {use.entry.uid: granted(use.prepared_devices) for use in container.uses}
+    by_claim = {use.claim.uid: granted(use.devices) for use in container.uses}
     claimed = CpuSet.union(by_claim.values())
     if not claimed:
         return DesiredResources(cpus=_pool(node, container, prepared_claims))
@@ -51,9 +51,7 @@ def desired(
             reason="offline",
         )
     mems = node.memory_nodes(cpus) if node.config.bind_memory else None
-    own = any(
-        not prepared.admin_access for use in container.uses for prepared in use.prepared_devices
-    )
+    own = any(not prepared.admin_access for use in container.uses for prepared in use.devices)
     variables = {f"{VARIABLE}_{uid}": str(cpus) for uid, cpus in by_claim.items() if cpus}
     return DesiredResources(
         cpus=cpus,
@@ -63,19 +61,19 @@ def desired(
     )
 
 
-def check_owner(container: Container, use: Use, why: str) -> None:
+def check_owner(container: ContainerView, use: ClaimUse, why: str) -> None:
     """Reject a second pod that names the same claim, since (*why*) what it holds is one pod's."""
-    exclusive = any(not prepared.admin_access for prepared in use.prepared_devices)
+    exclusive = any(not prepared.admin_access for prepared in use.devices)
     if exclusive and use.owner_uid and use.owner_uid != container.pod_uid:
         raise RejectedError(
-            f"{use.entry} belongs to pod {use.owner}: {why} and cannot be shared with pod "
+            f"{use.claim} belongs to pod {use.owner}: {why} and cannot be shared with pod "
             f"{container.namespace}/{container.pod_name}; give each pod a claim of its own, for "
             f"example by a ResourceClaimTemplate",
             reason="foreign-claim",
         )
 
 
-def _pool(node: NodeCpus, container: Container, prepared_claims: PreparedClaims) -> CpuSet:
+def _pool(node: NodeCpus, container: ContainerView, prepared_claims: PreparedClaims) -> CpuSet:
     pool = node.shared(prepared_claims)
     if not pool:
         # An empty list would let the container run anywhere, also on CPUs that are others' own.

@@ -30,7 +30,7 @@ import msgspec
 from drakit.core.cpuset import CpuSet, CpuSetError
 from drakit.core.objects import Struct
 from drakit.kit.config.settings import did_you_mean
-from drakit.kit.driver import Config, RejectedError
+from drakit.kit.driver import OpaqueConfig, RejectedError
 
 API_VERSION: Final = "v1alpha1"
 
@@ -102,7 +102,7 @@ class Wish:
     """Exactly these CPUs: an external scheduler has chosen."""
 
 
-def wish(configs: Iterable[Config], *, driver: str = "dra.cpu") -> Wish:
+def wish(configs: Iterable[OpaqueConfig], *, driver: str = "dra.cpu") -> Wish:
     """The wish that a request's configurations add up to; later ones override earlier ones.
 
     Raises :class:`RejectedError`, saying which field is wrong and what would be right; *driver* is whom
@@ -116,7 +116,7 @@ def wish(configs: Iterable[Config], *, driver: str = "dra.cpu") -> Wish:
         ) from error
 
 
-def _wish(configs: Iterable[Config]) -> Wish:
+def _wish(configs: Iterable[OpaqueConfig]) -> Wish:
     fields: dict[str, Any] = {}
     cpuset: CpuSet | None = None
     for config in configs:
@@ -134,7 +134,7 @@ def _wish(configs: Iterable[Config]) -> Wish:
         raise _NotUnderstoodError(str(error)) from error
 
 
-def _parse(config: Config) -> _CpuConfig:
+def _parse(config: OpaqueConfig) -> _CpuConfig:
     parameters = config.parameters
     if not isinstance(parameters, Mapping):
         raise _NotUnderstoodError(
@@ -160,7 +160,7 @@ def _only_known(given: Mapping[str, Any], kind: type[Struct]) -> None:
             raise _NotUnderstoodError(f"unknown field {key!r}{did_you_mean(key, known)}")
 
 
-def _explicit(config: Config, named: Mapping[str, Any]) -> CpuSet:
+def _explicit(config: OpaqueConfig, named: Mapping[str, Any]) -> CpuSet:
     if config.source == "FromClass":
         raise _NotUnderstoodError(
             "a class cannot name a cpuset: every claim of it would get the same CPUs"

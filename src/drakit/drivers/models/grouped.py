@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import (
@@ -42,7 +42,7 @@ from drakit.kit.driver import (
     AllocatedDevice,
     Assignment,
     Claim,
-    Container,
+    ContainerView,
     DesiredResources,
     Offer,
     PoolOffer,
@@ -131,6 +131,7 @@ class GroupedCpus:
     node_amounts: tuple[NodeAmount, ...] = ()
     name: str = field(default=DRIVER, init=False)
     cdi_kind: str = field(default=CDI_KIND, init=False)
+    cpuset_kinds: ClassVar[frozenset[str]] = frozenset({"cpu"})
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
@@ -186,13 +187,13 @@ class GroupedCpus:
 
     def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
         """The best CPUs of each device for the amounts that the scheduler gave."""
-        draws = [self._draw(claim, allocated) for allocated in claim.allocated_devices]
+        draws = [self._draw(claim, allocated) for allocated in claim.devices]
         chosen = share_out(self.cpus, claim, draws, prepared_claims)
-        together = by_request(zip(claim.allocated_devices, chosen, strict=True))
+        together = by_request(zip(claim.devices, chosen, strict=True))
         return Assignment(
             tuple(
                 self._prepared_device(claim, allocated, cpus, together[allocated.base_request])
-                for allocated, cpus in zip(claim.allocated_devices, chosen, strict=True)
+                for allocated, cpus in zip(claim.devices, chosen, strict=True)
             )
         )
 
@@ -226,7 +227,7 @@ class GroupedCpus:
         self, claim: Claim, allocated: AllocatedDevice, cpus: CpuSet, request_cpus: CpuSet
     ) -> PreparedDevice:
         group = self._group(claim, allocated)
-        return allocated.prepared(
+        return allocated.prepare(
             exclusive={KIND: cpus},
             env=environment(claim.uid, request_cpus),
             attributes=self._attributes(group)
@@ -239,7 +240,9 @@ class GroupedCpus:
 
     # -- enforce ---------------------------------------------------------------------------------
 
-    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
         """Claimed CPUs for who has some, the shared pool for all others."""
         return desired(self.cpus, container, prepared_claims)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import (
@@ -41,15 +41,15 @@ from drakit.kit.driver import (
     AllocatedDevice,
     Assignment,
     Claim,
-    Container,
+    ContainerView,
     DesiredResources,
-    DeviceHealth,
     Offer,
     PoolOffer,
     PreparedClaim,
     PreparedClaims,
     PreparedDevice,
     RejectedError,
+    UnhealthyDevice,
 )
 from drakit.machine.model import Cpu
 
@@ -66,6 +66,7 @@ class IndividualCpus:
     node_amounts: tuple[NodeAmount, ...] = ()
     name: str = field(default=DRIVER, init=False)
     cdi_kind: str = field(default=CDI_KIND, init=False)
+    cpuset_kinds: ClassVar[frozenset[str]] = frozenset({"cpu"})
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -86,9 +87,8 @@ class IndividualCpus:
         devices += [self._offline_device(cpu) for cpu in offline]
         return Offer(
             pools=(PoolOffer(tuple(devices)),),
-            health=tuple(
-                DeviceHealth(None, device_name(cpu.id), False, f"CPU {cpu.id} is offline")
-                for cpu in offline
+            unhealthy=tuple(
+                UnhealthyDevice(device_name(cpu.id), f"CPU {cpu.id} is offline") for cpu in offline
             ),
         )
 
@@ -152,20 +152,18 @@ class IndividualCpus:
 
     def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
         """Exactly the CPUs that the scheduler named."""
-        cpus = [self._cpu(claim, allocated) for allocated in claim.allocated_devices]
+        cpus = [self._cpu(claim, allocated) for allocated in claim.devices]
         own = CpuSet(
-            cpu.id
-            for cpu, a in zip(cpus, claim.allocated_devices, strict=True)
-            if not a.admin_access
+            cpu.id for cpu, a in zip(cpus, claim.devices, strict=True) if not a.admin_access
         )
         self.cpus.check_free(claim, own, prepared_claims)
         self.cpus.check_pool(claim, own, prepared_claims)
         by_request: dict[str, CpuSet] = {}
-        for cpu, allocated in zip(cpus, claim.allocated_devices, strict=True):
+        for cpu, allocated in zip(cpus, claim.devices, strict=True):
             before = by_request.get(allocated.base_request, CpuSet())
             by_request[allocated.base_request] = before | CpuSet([cpu.id])
         checked: list[tuple[str, Wish]] = []  # usually one: all devices of a request say the same
-        for allocated in claim.allocated_devices:
+        for allocated in claim.devices:
             asked = (allocated.base_request, wish(allocated.config))
             if asked not in checked:
                 checked.append(asked)
@@ -173,7 +171,7 @@ class IndividualCpus:
         return Assignment(
             tuple(
                 self._prepared_device(claim, allocated, cpu, by_request[allocated.base_request])
-                for cpu, allocated in zip(cpus, claim.allocated_devices, strict=True)
+                for cpu, allocated in zip(cpus, claim.devices, strict=True)
             )
         )
 
@@ -220,7 +218,7 @@ class IndividualCpus:
     def _prepared_device(
         self, claim: Claim, allocated: AllocatedDevice, cpu: Cpu, request_cpus: CpuSet
     ) -> PreparedDevice:
-        return allocated.prepared(
+        return allocated.prepare(
             exclusive={KIND: CpuSet([cpu.id])},
             env=environment(claim.uid, request_cpus),
             attributes=self._attributes(cpu),
@@ -228,7 +226,9 @@ class IndividualCpus:
 
     # -- enforce ---------------------------------------------------------------------------------
 
-    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
         """Claimed CPUs for who has some, the shared pool for all others."""
         return desired(self.cpus, container, prepared_claims)
 

@@ -1,33 +1,31 @@
-"""Before a pod is bound: whether the node can give what the scheduler chose (KEP-5007).
+"""Binding conditions (KEP-5007): whether the node can provide what the scheduler allocated.
 
-A device may be published with *binding conditions*. A scheduler that chooses it writes the
-allocation into the claim, and binds the pod only when all of them are true in the claim's status;
-when one of the *binding failure conditions* is, it drops the allocation and looks for another place.
-So what may fail on the node fails while the pod can still go elsewhere.
+A device may be published with *binding conditions*. A scheduler that chooses it writes the allocation
+into the claim, and binds the pod only when all of them are true in the claim's status; when one of the
+*binding failure conditions* is true, it drops the allocation and tries another node. So what may fail
+on the node fails while the pod can still be scheduled elsewhere.
 
-The binder follows the claims that wait for this node, has their devices promised, and writes which
-of the two it is. It keeps no books: what was promised follows from the claims themselves, so after a
-restart it is promised again. A claim that is prepared needs no promise any more.
+The binder watches the claims that wait for this node, has their devices reserved, and writes the result
+into their status. It stores nothing: reservations follow from the claims, so they are repeated after a
+restart. A prepared claim no longer needs a reservation.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from drakit.core.conditions import true_conditions
-from drakit.core.objects import AllocationResult, ResourceClaim
+from drakit.core.log import get_logger
+from drakit.core.objects import DeviceRequestAllocationResult, ResourceClaim, true_conditions
 from drakit.kit.claims.resource_claims import claim_for
-from drakit.kit.driver import Claim, Offer, PreparedClaims, RejectedError
+from drakit.kit.driver import Claim, Driver, Offer, PreparedClaims, RejectedError
 from drakit.kit.telemetry.logs import about
 from drakit.wire.kube import (
     CLAIMS,
     Backoff,
-    Change,
     Client,
     ConflictError,
     InvalidError,
@@ -37,72 +35,86 @@ from drakit.wire.kube import (
     Reflector,
 )
 
-_LOG = logging.getLogger(__name__)
+log = get_logger(__name__)
 _MESSAGE_BYTES: Final = 32768
 """The longest message a condition may have (``metav1.Condition``)."""
-_Allotted = tuple[tuple[str, str, str, str | None], ...]
-"""Which devices an allocation gives: a claim that is allocated anew is another case."""
+_DeviceIds = tuple[tuple[str, str, str, str | None], ...]
+"""The devices of an allocation: a claim that is reallocated is decided again."""
 
 
 def needs_binder(offer: Offer) -> bool:
-    """Whether any device of *offer* needs somebody who fulfills its conditions."""
+    """Whether any device of *offer* has binding conditions."""
     return any(device.binding_conditions for pool in offer.pools for device in pool.devices)
 
 
-@dataclass(frozen=True, slots=True)
-class Promises:
-    """What the binder asks of the node's side."""
+class BindingNode(Protocol):
+    """The rest of the driver on this node, as the binder needs it; see ``Host``."""
 
-    prepared: Callable[[], PreparedClaims]
-    """The claims that are written down: they have what they were promised."""
-    make: Callable[[Claim], Awaitable[None]]
-    """Make sure the node can give the claim its devices. Raises ``RejectedError``, or ``OSError``."""
-    keep_only: Callable[[Collection[str]], None]
-    """Forget all promises but those to these claims."""
-    rejected: Callable[[], Awaitable[None]]
-    """Hears of a rejection before the scheduler does: what cannot be had should not be offered."""
+    @property
+    def driver(self) -> Driver:
+        """The driver for the machine as last discovered."""
+        ...
+
+    @property
+    def offer(self) -> Offer:
+        """The driver's current offer, with named pools."""
+        ...
+
+    @property
+    def prepared_claims(self) -> PreparedClaims:
+        """The claims in the checkpoint: they need no reservation."""
+        ...
+
+    async def reserve(self, claim: Claim) -> None:
+        """Make sure that the claim can be prepared. Raises ``RejectedError`` or ``OSError``."""
+        ...
+
+    def keep_reserved(self, uids: Collection[str]) -> None:
+        """Drop all reservations except those of these claims."""
+        ...
+
+    async def reservation_rejected(self) -> None:
+        """Called before a rejection is written: what is not available should no longer be offered."""
+        ...
 
 
 class Binder:
-    """Fulfills, or fails, the binding conditions of one driver's devices in the node's pools.
+    """Sets the binding conditions of one driver's devices in the node's pools.
 
-    :meth:`run` does the work until cancelled and survives everything the API server does. Two
-    instances on one node may run at once: both write the same. *undecodable* is called for each
-    claim that is skipped because it does not decode.
+    :meth:`run` works until cancelled and survives all errors of the API server. Two instances on one
+    node may run at once: both write the same. *undecodable* is called for each claim that is skipped
+    because it cannot be decoded.
     """
 
     def __init__(
         self,
         client: Client,
-        promises: Promises,
+        node: BindingNode,
         *,
-        driver: str,
-        pools: Callable[[], Collection[str]],
         backoff: Callable[[], Backoff] = Backoff,
         undecodable: Callable[[], None] = lambda: None,
     ) -> None:
         self._client = client
-        self._promises = promises
-        self._driver = driver
-        self._pools = pools
+        self._node = node
+        self._driver = node.driver.name
         self._backoff = backoff()
         self._reflector: Reflector[ResourceClaim] = Reflector(
             client,
             CLAIMS,
-            wanted=self._is_ours,
-            listener=self._noticed,
+            wanted=lambda claim: any(True for _ in self._results(claim)),
+            listener=lambda change: self._wake.set(),
             backoff=backoff(),
             undecodable=undecodable,
         )
-        self._promised: dict[str, _Allotted] = {}
-        self._hopeless: dict[str, _Allotted] = {}
-        """Bound already and not to be had: prepare will say so, again and again."""
+        self._reserved: dict[str, _DeviceIds] = {}
+        self._unavailable: dict[str, _DeviceIds] = {}
+        """Bound already but no longer available: every prepare will report it."""
         self._wake = asyncio.Event()
         self._error: str | None = None
 
     @property
     def problem(self) -> str | None:
-        """Why pods cannot be bound to this node; ``None`` while they can."""
+        """Why pods cannot be bound to this node; ``None`` if they can."""
         if self._reflector.last_error is not None:
             return str(self._reflector.last_error)
         if not self._reflector.synced.is_set():
@@ -110,7 +122,7 @@ class Binder:
         return self._error
 
     async def run(self) -> None:
-        """Answer for claims until cancelled."""
+        """Decide about claims until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._reflector.run())
             group.create_task(self._work())
@@ -121,117 +133,90 @@ class Binder:
             self._wake.clear()
             pause: float | None = None
             try:
-                await self._look()
+                await self._decide_all()
             except (KubeError, OSError) as error:
                 if self._error != str(error):
-                    _LOG.warning("pods wait to be bound to this node: %s; trying again", error)
+                    log.warning("cannot set binding conditions, will retry", error=error)
                 self._error = str(error)
                 pause = self._backoff.next(getattr(error, "retry_after", None))
             else:
                 self._error = None
                 self._backoff.reset()
-            await self._until_something_changes(pause)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
 
-    async def _until_something_changes(self, limit: float | None) -> None:
-        try:
-            async with asyncio.timeout(limit):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
-
-    def _noticed(self, change: Change[ResourceClaim]) -> None:
-        self._wake.set()
-
-    def _is_ours(self, claim: ResourceClaim) -> bool:
-        return any(True for _ in self._results(claim))
-
-    def _results(self, claim: ResourceClaim) -> Iterable[AllocationResult]:
+    def _results(self, claim: ResourceClaim) -> Iterable[DeviceRequestAllocationResult]:
         """The devices of *claim* that wait for this node."""
-        allocation, pools = claim.status.allocation, self._pools()
+        allocation, pools = claim.status.allocation, {pool.name for pool in self._node.offer.pools}
         for result in allocation.devices.results if allocation is not None else ():
             if result.driver == self._driver and result.pool in pools and result.binding_conditions:
                 yield result
 
-    # -- one look -----------------------------------------------------------------------------------
-
-    async def _look(self) -> None:
-        """See to every claim; raises the first error after all were tried."""
+    async def _decide_all(self) -> None:
+        """Decide about every claim; raises the first error after all were tried."""
         claims = {item.uid: item for item in self._reflector.store.objects()}
-        self._forget_all_but({uid: self._allotted(item) for uid, item in claims.items()})
-        problems: list[KubeError | OSError] = []
+        self._forget_all_but({uid: self._device_ids(item) for uid, item in claims.items()})
+        errors: list[KubeError | OSError] = []
         for uid, item in claims.items():
-            try:
-                with about(claim=f"{item.namespace}/{item.name}", uid=uid):
-                    await self._answer(item, list(self._results(item.typed)))
-            except (KubeError, OSError) as error:
-                problems.append(error)
-            except Exception:  # one claim that a driver stumbles over must not end it for all
-                _LOG.exception("cannot tell whether the pod can be bound to this node")
-        if problems:
-            raise problems[0]
+            with about(claim=f"{item.namespace}/{item.name}", uid=uid):
+                try:
+                    await self._decide(item, list(self._results(item.typed)))
+                except (KubeError, OSError) as error:
+                    errors.append(error)
+                except Exception:  # a driver's defect with one claim must not affect the others
+                    log.exception("cannot decide whether the pod can be bound to this node")
+        if errors:
+            raise errors[0]
 
-    def _allotted(self, item: Object[ResourceClaim]) -> _Allotted:
+    def _device_ids(self, item: Object[ResourceClaim]) -> _DeviceIds:
         results = self._results(item.typed)
         return tuple((each.request, each.pool, each.device, each.share_id) for each in results)
 
-    def _forget_all_but(self, there: dict[str, _Allotted]) -> None:
-        """Keep what was decided of claims that still have the same devices."""
-        for decided in (self._promised, self._hopeless):
-            for uid in [uid for uid, devices in decided.items() if there.get(uid) != devices]:
+    def _forget_all_but(self, current: dict[str, _DeviceIds]) -> None:
+        """Keep decisions about claims that still have the same devices."""
+        for decided in (self._reserved, self._unavailable):
+            for uid in [uid for uid, devices in decided.items() if current.get(uid) != devices]:
                 del decided[uid]
-        self._promises.keep_only(frozenset(self._promised))
+        self._node.keep_reserved(frozenset(self._reserved))
 
-    async def _answer(self, item: Object[ResourceClaim], results: list[AllocationResult]) -> None:
-        standing = [true_conditions(item.typed, result).keys() for result in results]
-        if any(
-            true & set(result.binding_failure_conditions)
-            for result, true in zip(results, standing, strict=True)
-        ):
-            return  # the scheduler takes it away
-        told = all(
-            true >= set(result.binding_conditions)
-            for result, true in zip(results, standing, strict=True)
-        )
-        prepared = item.uid in self._promises.prepared().entries
-        if item.uid in self._hopeless or (told and prepared):
-            return
-        if item.uid not in self._promised:
-            try:
-                await self._promises.make(claim_for(self._driver, item.typed, item.uid))
-            except RejectedError as reason:
-                await self._reject(item, results, reason, told=told)
-                return
-            self._promised[item.uid] = self._allotted(item)
-        if not told:
-            _LOG.info("promised: the pod can be bound to this node")
-            await self._write(item, results, "Provided", "the node has what was allocated")
-
-    async def _reject(
-        self,
-        item: Object[ResourceClaim],
-        results: list[AllocationResult],
-        reason: RejectedError,
-        *,
-        told: bool,
+    async def _decide(
+        self, item: Object[ResourceClaim], results: list[DeviceRequestAllocationResult]
     ) -> None:
-        if told:
-            self._hopeless[item.uid] = self._allotted(item)
-            _LOG.error("what was promised to a claim cannot be had any more: %s", reason)
+        true = [(result, true_conditions(item.typed, result).keys()) for result in results]
+        if any(conditions & set(each.binding_failure_conditions) for each, conditions in true):
+            return  # the scheduler drops the allocation
+        bound = all(conditions >= set(each.binding_conditions) for each, conditions in true)
+        prepared = item.uid in self._node.prepared_claims.entries
+        if item.uid in self._unavailable or (bound and prepared):
             return
-        _LOG.warning("the pod cannot be bound to this node: %s", reason)
-        await self._promises.rejected()
-        await self._write(item, results, "Refused", str(reason), failed=True)
+        if item.uid not in self._reserved:
+            try:
+                await self._node.reserve(claim_for(self._driver, item.typed, item.uid))
+            except RejectedError as error:
+                if bound:
+                    self._unavailable[item.uid] = self._device_ids(item)
+                    log.error("reserved devices are no longer available", error=error)
+                    return
+                log.warning("pod cannot be bound to this node", error=error)
+                await self._node.reservation_rejected()
+                await self._write(item, results, "Refused", str(error), failed=True)
+                return
+            self._reserved[item.uid] = self._device_ids(item)
+        if not bound:
+            log.info("devices reserved, pod can be bound to this node")
+            await self._write(item, results, "Provided", "the node has what was allocated")
 
     async def _write(
         self,
         item: Object[ResourceClaim],
-        results: list[AllocationResult],
+        results: list[DeviceRequestAllocationResult],
         reason: str,
         message: str,
         *,
         failed: bool = False,
     ) -> None:
-        """Set the conditions, of this very claim and only while it has these devices."""
+        """Set the conditions, but only on this claim and while it has these devices."""
         body = {
             "apiVersion": CLAIMS.api_version,
             "kind": CLAIMS.kind,
@@ -259,11 +244,11 @@ class Binder:
                 force=True,
             )
         except (NotFoundError, ConflictError, InvalidError) as error:
-            _LOG.info("the claim is another one by now: %s", error)
+            log.info("claim changed meanwhile, conditions not written", error=error)
 
 
 def _device_status(
-    result: AllocationResult, conditions: Iterable[str], reason: str, message: str
+    result: DeviceRequestAllocationResult, conditions: Iterable[str], reason: str, message: str
 ) -> dict[str, Any]:
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     status = {"driver": result.driver, "pool": result.pool, "device": result.device}

@@ -21,41 +21,41 @@ MOST_MARKERS: Final = 256
 """How many markers a container can have at most: far more than a pod can have requests."""
 
 
-class Part(NamedTuple):
+class ClaimRequest(NamedTuple):
     """One request of one claim."""
 
     uid: str
     request: str
 
 
-def qualified_name(kind: str, part: Part) -> str:
+def qualified_name(kind: str, part: ClaimRequest) -> str:
     """The CDI device as the kubelet and the runtime know it: ``vendor/class=device``."""
     return f"{kind}={claim_device_name(part.uid, part.request)}"
 
 
-def marker_variable(part: Part) -> str:
+def marker_variable(part: ClaimRequest) -> str:
     """The environment variable that marks a container as user of a request."""
     return f"{MARKER_PREFIX}{part.uid}_{part.request}"
 
 
-def parts_of(entry: PreparedClaim) -> tuple[Part, ...]:
+def requests_of(entry: PreparedClaim) -> tuple[ClaimRequest, ...]:
     """The requests of a claim that this driver serves, each once, in order."""
     return tuple(
-        dict.fromkeys(Part(entry.uid, prepared.request) for prepared in entry.prepared_devices)
+        dict.fromkeys(ClaimRequest(entry.uid, prepared.request) for prepared in entry.devices)
     )
 
 
-def index_by_device(kind: str, entries: Iterable[PreparedClaim]) -> dict[str, Part]:
+def index_by_device(kind: str, entries: Iterable[PreparedClaim]) -> dict[str, ClaimRequest]:
     """From qualified CDI device name to the request it stands for."""
-    return {qualified_name(kind, part): part for entry in entries for part in parts_of(entry)}
+    return {qualified_name(kind, part): part for entry in entries for part in requests_of(entry)}
 
 
-def index_by_marker(entries: Iterable[PreparedClaim]) -> dict[str, Part]:
+def index_by_marker(entries: Iterable[PreparedClaim]) -> dict[str, ClaimRequest]:
     """From the name of a marker variable to the request it stands for."""
-    return {marker_variable(part): part for entry in entries for part in parts_of(entry)}
+    return {marker_variable(part): part for entry in entries for part in requests_of(entry)}
 
 
-class Shown(NamedTuple):
+class ClaimReferences(NamedTuple):
     """What a container shows of this driver's claims, reduced to what can matter.
 
     ``devices`` come from the kubelet through the runtime. ``markers`` and ``legacy`` are environment
@@ -86,10 +86,10 @@ class Shown(NamedTuple):
         return self.device_claims | self.marker_claims
 
 
-NOTHING_SHOWN: Final = Shown()
+NO_REFERENCES: Final = ClaimReferences()
 
 
-def shown(kind: str, devices: Iterable[str], env: Iterable[str]) -> Shown:
+def claim_references(kind: str, devices: Iterable[str], env: Iterable[str]) -> ClaimReferences:
     """What CDI devices and environment variables show of claims of the driver with CDI *kind*."""
     start = f"{kind}="
     markers: list[str] = []
@@ -103,8 +103,8 @@ def shown(kind: str, devices: Iterable[str], env: Iterable[str]) -> Shown:
             legacy.append(variable.partition("=")[0].removeprefix(LEGACY_PREFIX))
     mine = tuple(device for device in devices if device.startswith(start))
     if not (mine or markers or legacy):
-        return NOTHING_SHOWN
-    return Shown(mine, tuple(markers), tuple(legacy))
+        return NO_REFERENCES
+    return ClaimReferences(mine, tuple(markers), tuple(legacy))
 
 
 def _device_claim(device: str) -> str:

@@ -28,7 +28,7 @@ class ClaimSpecs:
 
         *mounts* are additional ones by base request. Raises ``OSError``.
         """
-        parts = names.parts_of(entry)
+        parts = names.requests_of(entry)
         edits = {part.request: _edits(self._kind, entry, part, mounts) for part in parts}
         self._directory.write(entry.uid, cdi.claim_spec(self._kind, entry.uid, edits))
         return {part.request: names.qualified_name(self._kind, part) for part in parts}
@@ -55,7 +55,7 @@ class ClaimSpecs:
 
 
 def _edits(
-    kind: str, entry: PreparedClaim, part: names.Part, mounts: Mapping[str, Mount]
+    kind: str, entry: PreparedClaim, part: names.ClaimRequest, mounts: Mapping[str, Mount]
 ) -> cdi.ContainerEdits:
     prepared_devices = entry.for_request(part.request)
     env = {names.marker_variable(part): kind}

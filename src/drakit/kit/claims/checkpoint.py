@@ -45,7 +45,7 @@ from drakit.core.cpuset import CpuSet
 from drakit.core.filelock import FileLock
 from drakit.core.objects import Struct
 from drakit.core.quantity import Quantity
-from drakit.kit.claims.conflicts import Conflict, check_conflicts
+from drakit.kit.claims.conflicts import check_conflicts
 from drakit.kit.driver import (
     Claim,
     Offer,
@@ -54,21 +54,6 @@ from drakit.kit.driver import (
     PreparedDevice,
     RejectedError,
 )
-
-__all__ = [
-    "FORMAT",
-    "Checkpoint",
-    "Conflict",
-    "NewerFormatError",
-    "NotReady",
-    "Transaction",
-    "Unreadable",
-    "boot_id",
-    "check_conflicts",
-    "decode",
-    "encode",
-    "entry_of",
-]
 
 FORMAT: Final = 1
 """Version of the file format; a reader leaves alone what is newer than itself."""
@@ -85,7 +70,7 @@ Signature = tuple[int, int, int]
 Held = dict[str, CpuSet]
 
 
-class Unreadable(RejectedError):
+class UnreadableClaimError(RejectedError):
     """The claim's own record is damaged, so it cannot be told what it holds."""
 
     def __init__(self, uid: str, path: str) -> None:
@@ -96,7 +81,7 @@ class Unreadable(RejectedError):
         )
 
 
-class NotReady(RejectedError):
+class NotReadyError(RejectedError):
     """The driver cannot answer now and will later, without anybody's help or with the help named."""
 
     def __init__(self, text: str) -> None:
@@ -203,11 +188,7 @@ def _only_numbers(data: bytes) -> bool:
 
 
 def _exclusive_of(entry: PreparedClaim | None) -> Held:
-    return (
-        _merged(*(prepared.exclusive for prepared in entry.prepared_devices))
-        if entry is not None
-        else {}
-    )
+    return _merged(*(prepared.exclusive for prepared in entry.devices)) if entry is not None else {}
 
 
 def _merged(*parts: Mapping[str, CpuSet]) -> Held:
@@ -235,12 +216,20 @@ def entry_of(
         uid=claim.uid,
         namespace=claim.namespace,
         name=claim.name,
-        prepared_devices=prepared_devices,
+        devices=prepared_devices,
         consumers=claim.consumers,
         pod_claim_name=claim.pod_claim_name,
         boot_id=boot,
         prepared_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     )
+
+
+def read_claims(directory: str) -> PreparedClaims:
+    """The claims in a checkpoint directory, without changing anything; none if it does not exist."""
+    checkpoint = Checkpoint(directory)
+    if os.path.isdir(directory):
+        checkpoint.refresh()
+    return checkpoint.prepared_claims
 
 
 class Checkpoint:
@@ -571,9 +560,9 @@ class Checkpoint:
 
     def _check_seen(self, uid: str) -> None:
         if uid in self._newer:
-            raise NotReady(self._why_newer(uid, self._newer[uid]))
+            raise NotReadyError(self._why_newer(uid, self._newer[uid]))
         if uid in self._unread and uid not in self._known:
-            raise NotReady(
+            raise NotReadyError(
                 f"the checkpoint of claim {uid} cannot be read ({self._unread[uid]}); it is left as "
                 f"it is and read again when the kubelet repeats the call"
             )
@@ -669,40 +658,42 @@ class Transaction:
     def get(self, uid: str) -> PreparedClaim | None:
         """The claim's entry.
 
-        Raises :class:`Unreadable` when its record is damaged, :class:`NotReady` when it could not be
+        Raises :class:`UnreadableClaimError` when its record is damaged, :class:`NotReadyError` when it could not be
         read now or was written by a newer version.
         """
         self._checkpoint._check_seen(uid)
         if uid in self._checkpoint._unread:
-            raise NotReady(f"the checkpoint of claim {uid} cannot be read; the kubelet tries again")
+            raise NotReadyError(
+                f"the checkpoint of claim {uid} cannot be read; the kubelet tries again"
+            )
         if (
             uid in self._checkpoint.unreadable
             and uid not in self._checkpoint.prepared_claims.entries
         ):
-            raise Unreadable(uid, self._checkpoint.unreadable[uid])
+            raise UnreadableClaimError(uid, self._checkpoint.unreadable[uid])
         return self._checkpoint.prepared_claims.get(uid)
 
     def check_removable(self, uid: str) -> None:
-        """Raise :class:`NotReady` where :meth:`remove` would; before anything else is removed."""
+        """Raise :class:`NotReadyError` where :meth:`remove` would; before anything else is removed."""
         self._checkpoint._check_seen(uid)
 
     def check_complete(self) -> None:
-        """Raise :class:`NotReady` while a file may hold what looks free (see the module)."""
+        """Raise :class:`NotReadyError` while a file may hold what looks free (see the module)."""
         why = self._checkpoint._why_incomplete()
         if why is not None:
-            raise NotReady(
+            raise NotReadyError(
                 f"nothing new can be assigned on this node: {why}; the kubelet tries again"
             )
 
     def put(self, entry: PreparedClaim, offer: Offer) -> None:
-        """Make *entry* true, durably. Raises :class:`Conflict` and changes nothing if it cannot be.
+        """Make *entry* true, durably. Raises :class:`ClaimConflictError` and changes nothing if it cannot be.
 
         Replaces an earlier entry of the same claim. The check does not trust the driver. Grants that
         the claim already has are checked against other claims only, not against today's *offer*.
         """
         self._checkpoint._check_seen(entry.uid)
         known = self._checkpoint.prepared_claims.get(entry.uid)
-        unchanged = known is not None and known.prepared_devices == entry.prepared_devices
+        unchanged = known is not None and known.devices == entry.devices
         if not unchanged:
             self.check_complete()
         check_conflicts(entry, self._checkpoint.prepared_claims, offer, unchanged=unchanged)
@@ -715,7 +706,7 @@ class Transaction:
     def remove(self, uid: str) -> bool:
         """Forget the claim, durably; says whether it was known. Unknown is fine.
 
-        Raises :class:`NotReady` for a claim whose file has never been read, or is a newer version's.
+        Raises :class:`NotReadyError` for a claim whose file has never been read, or is a newer version's.
         """
         return self._checkpoint._remove(uid)
 

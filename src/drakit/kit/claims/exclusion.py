@@ -40,15 +40,17 @@ class _Note(msgspec.Struct, frozen=True):
     boot: str
 
 
-class RivalError(ValueError):
+class ConflictingDriverError(ValueError):
     """Another driver has the same things on this node; says which, and the way out."""
 
 
 @contextlib.contextmanager
-def serving_without(options: HostOptions, driver: str, rivals: Sequence[str]) -> Iterator[None]:
+def exclude_other_drivers(
+    options: HostOptions, driver: str, rivals: Sequence[str]
+) -> Iterator[None]:
     """Serve as *driver* while none of *rivals* serves, nor holds anything, on this node.
 
-    Without rivals nothing is asked of anybody. Raises :class:`RivalError`, and ``OSError`` when the
+    Without rivals nothing is asked of anybody. Raises :class:`ConflictingDriverError`, and ``OSError`` when the
     plugin directory cannot be written.
     """
     if not rivals:
@@ -71,7 +73,7 @@ def serving_without(options: HostOptions, driver: str, rivals: Sequence[str]) ->
 def _check(options: HostOptions, driver: str, rival: str) -> None:
     directory = options.plugin_dir(rival)
     if is_held(os.path.join(directory, LOCK)):
-        raise RivalError(
+        raise ConflictingDriverError(
             f"the driver {rival} serves on this node and hands out the same things as {driver}: both "
             f"would give them away. Remove one of the two from this node (node selectors of their "
             f"DaemonSets keep them apart)"
@@ -79,7 +81,7 @@ def _check(options: HostOptions, driver: str, rival: str) -> None:
     for checkpoint in _checkpoints(directory):
         left = _claims_left(checkpoint)
         if left:
-            raise RivalError(
+            raise ConflictingDriverError(
                 f"{left} claims of the driver {rival} still hold things on this node that {driver} "
                 f"would give away again (in {checkpoint}). Let {rival} serve until their pods are gone "
                 f"(drain the node), or restart the node; if none of their pods runs any more, remove "
@@ -115,14 +117,14 @@ def _checkpoints(directory: str) -> list[str]:
             with open(path, "rb") as file:
                 note = msgspec.json.decode(file.read(), type=_Note)
         except ValueError as error:
-            raise RivalError(
+            raise ConflictingDriverError(
                 f"{path} should tell where a driver kept its claims, but is damaged ({error}); if "
                 f"none of its pods runs any more, remove it"
             ) from error
         if note.boot != boot_id():
             continue  # no container of that boot is left
         if not os.path.isdir(note.directory):
-            raise RivalError(
+            raise ConflictingDriverError(
                 f"the driver of {directory} kept its claims in {note.directory}, which cannot be seen "
                 f"from here. Mount it at the same place, or restart the node; if none of its pods runs "
                 f"any more, remove {path}"
@@ -160,6 +162,4 @@ def _holds(path: str) -> bool:
         return False
     except (ValueError, RecursionError):  # damaged, or of a newer version
         return True  # better too careful than two tenants on one CPU
-    return entry.boot_id == boot_id() and any(
-        prepared.exclusive for prepared in entry.prepared_devices
-    )
+    return entry.boot_id == boot_id() and any(prepared.exclusive for prepared in entry.devices)

@@ -166,7 +166,7 @@ class MetadataFiles:
 def by_request(entry: PreparedClaim) -> dict[str, list[PreparedDevice]]:
     """The prepared devices of a claim by base request, in the order of the allocation."""
     grouped: dict[str, list[PreparedDevice]] = {}
-    for prepared in entry.prepared_devices:
+    for prepared in entry.devices:
         grouped.setdefault(prepared.request, []).append(prepared)
     return grouped
 

@@ -1,33 +1,69 @@
-"""From a ResourceClaim of the API server to what concerns one driver. Pure."""
+"""ResourceClaims from the API server, reduced to the devices of one driver."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from drakit.core.objects import (
     AllocatedConfiguration,
-    AllocationResult,
-    DeviceAllocation,
+    DeviceAllocationResult,
+    DeviceRequestAllocationResult,
     ResourceClaim,
 )
-from drakit.kit.driver import AllocatedDevice, Claim, Config, RejectedError
+from drakit.kit.driver import AllocatedDevice, Claim, OpaqueConfig, RejectedError
+from drakit.kit.telemetry.metrics import HostMetrics
+from drakit.wire.kube import CLAIMS, Client, KubeError, NotFoundError
 
 POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
-"""Annotation of claims made from a template: the name the pod knows the claim by."""
+"""Annotation of claims made from a template: the name of the claim in the pod."""
+
+
+class ClaimSourceError(Exception):
+    """A claim could not be read; the text states why and whether retrying helps."""
+
+
+class ClaimSource(Protocol):
+    """Reads ResourceClaims; :class:`ApiClaimSource` from the API server."""
+
+    async def get(self, namespace: str, name: str) -> ResourceClaim | None:
+        """The current claim, None if it does not exist. Raises :class:`ClaimSourceError`."""
+        ...
+
+
+class ApiClaimSource:
+    """Reads claims from the API server, without a cache: a stale copy could be another claim."""
+
+    def __init__(self, client: Client, metrics: HostMetrics) -> None:
+        self._client = client
+        self._metrics = metrics
+
+    async def get(self, namespace: str, name: str) -> ResourceClaim | None:
+        """See :class:`ClaimSource`."""
+        claim = None
+        try:
+            claim = (await self._client.get(CLAIMS, name, namespace=namespace)).typed
+        except NotFoundError:
+            pass
+        except KubeError as error:
+            raise ClaimSourceError(
+                f"cannot read claim {namespace}/{name} from the API server: {error}"
+            ) from error
+        self._metrics.contact("apiserver")
+        return claim
 
 
 def claim_for(driver: str, document: ResourceClaim, expected_uid: str) -> Claim:
-    """What *document* gives of the devices of *driver*.
+    """The devices of *driver* that *document* allocates.
 
-    Raises :class:`RejectedError` when the object is another one than the kubelet means (deleted and
-    created again under the same name), is not allocated, or holds nothing of this driver.
+    Raises :class:`RejectedError` if the claim was deleted and recreated under the same name, is not
+    allocated, or has no device of this driver.
     """
     meta = document.metadata
     name = f"claim {meta.namespace}/{meta.name}"
     if meta.uid != expected_uid:
         raise RejectedError(
-            f"{name} got replaced: its UID is {meta.uid}, the pod was started for {expected_uid}; "
+            f"{name} was replaced: its UID is {meta.uid}, the pod was started for {expected_uid}; "
             f"delete the pod so that it is created again with the new claim",
             reason="replaced",
         )
@@ -37,8 +73,8 @@ def claim_for(driver: str, document: ResourceClaim, expected_uid: str) -> Claim:
             f"{name} is not allocated; the scheduler has to allocate it before a pod can start",
             reason="unallocated",
         )
-    allocated_devices = tuple(allocated_devices_of(driver, allocation.devices))
-    if not allocated_devices:
+    devices = tuple(_allocated_devices(driver, allocation.devices))
+    if not devices:
         raise RejectedError(
             f"{name} has no device of driver {driver} allocated", reason="unallocated"
         )
@@ -46,7 +82,7 @@ def claim_for(driver: str, document: ResourceClaim, expected_uid: str) -> Claim:
         uid=meta.uid,
         namespace=meta.namespace,
         name=meta.name,
-        allocated_devices=allocated_devices,
+        devices=devices,
         consumers=tuple(
             consumer.uid
             for consumer in document.status.reserved_for
@@ -56,8 +92,7 @@ def claim_for(driver: str, document: ResourceClaim, expected_uid: str) -> Claim:
     )
 
 
-def allocated_devices_of(driver: str, devices: DeviceAllocation) -> Iterable[AllocatedDevice]:
-    """The devices of *driver* in an allocation, each with the configuration meant for it."""
+def _allocated_devices(driver: str, devices: DeviceAllocationResult) -> Iterable[AllocatedDevice]:
     for result in devices.results:
         if result.driver == driver:
             yield AllocatedDevice(
@@ -72,15 +107,15 @@ def allocated_devices_of(driver: str, devices: DeviceAllocation) -> Iterable[All
 
 
 def _configs(
-    driver: str, result: AllocationResult, entries: tuple[AllocatedConfiguration, ...]
-) -> Iterable[Config]:
-    """Class entries before claim entries, as the API lists them; drivers let later ones win."""
+    driver: str, result: DeviceRequestAllocationResult, entries: tuple[AllocatedConfiguration, ...]
+) -> Iterable[OpaqueConfig]:
+    """The configuration for one device: class before claim, because later entries override."""
     base = result.request.partition("/")[0]
-    # The list is documented in this order; sorting (stably) makes sure nothing else can win.
+    # The API documents this order; the stable sort makes sure of it.
     for entry in sorted(entries, key=lambda entry: entry.source != "FromClass"):
         if entry.opaque is None or entry.opaque.driver != driver:
             continue
         # No requests means all: before 1.34.2 class entries never named any, and since 1.37 the
         # list is emptied when it would cover every request.
         if not entry.requests or result.request in entry.requests or base in entry.requests:
-            yield Config(source=entry.source, parameters=entry.opaque.parameters)
+            yield OpaqueConfig(source=entry.source, parameters=entry.opaque.parameters)

@@ -1,7 +1,7 @@
-"""Settings every driver has, whatever it hands out: who the node is, and where things are.
+"""Settings that every driver has: node name, host paths, logging.
 
-Every host path derives from these, so that tests, ``drakit demo`` and dumps of other machines need no
-privileges. A driver's configuration type inherits from :class:`HostOptions` and adds its own.
+Every host path derives from these, so tests, ``drakit demo`` and dumps of other machines need no
+privileges. A driver's configuration type inherits from :class:`HostOptions`.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import socket
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
+from drakit.core.log import LogFormat, LogLevel
 from drakit.core.objects import Struct
 from drakit.kit.config.settings import ConfigurationError, setting
-from drakit.kit.telemetry.logs import LogFormat, LogLevel
 
 NriMode = Literal["required", "optional", "off"]
 
 
 class HostOptions(Struct, frozen=True):
-    """Where the node's parts are, and how the daemon behaves."""
+    """Paths of the node, and behavior of the driver process."""
 
     hostname_override: Annotated[
-        str, setting("the node's name, where $NODE_NAME (downward API) is not set")
+        str, setting("node name, if $NODE_NAME (downward API) is not set")
     ] = ""
     kubeconfig: Annotated[
         str, setting("kubeconfig to use instead of the pod's service account")
@@ -35,41 +35,39 @@ class HostOptions(Struct, frozen=True):
             "empty: it runs without the flag"
         ),
     ] = ""
-    nri_socket: Annotated[str, setting("socket of the container runtime's NRI")] = (
+    nri_socket: Annotated[str, setting("NRI socket of the container runtime")] = (
         "/var/run/nri/nri.sock"
     )
     nri: Annotated[
         NriMode,
         setting(
-            "required: serve claims only while the runtime is synchronized; optional: also where NRI "
-            "is off, without enforcing; off: never connect"
+            "required: serve claims only while the runtime is synchronized; optional: also serve them "
+            "without enforcement where NRI is disabled; off: never connect"
         ),
     ] = "required"
-    nri_index: Annotated[str, setting("two digits: place among the runtime's NRI plugins")] = "00"
+    nri_index: Annotated[str, setting("NRI plugin index (two digits)")] = "00"
     cdi_dir: Annotated[str, setting("directory of dynamic CDI specs")] = "/var/run/cdi"
     state_dir: Annotated[
         str, setting("directory of the checkpoint; empty: below the kubelet's plugin directory")
     ] = ""
     sysfs_root: Annotated[
-        str, setting("directory that holds the machine's sys/ and proc/", env=["HOST_ROOT"])
+        str, setting("directory that contains sys/ and proc/", env=["HOST_ROOT"])
     ] = "/"
     cgroup_root: Annotated[
-        str, setting("where cgroups are mounted, to compare them with intent; empty: never look")
+        str, setting("cgroup mount point, to detect drift; empty: no drift detection")
     ] = "/sys/fs/cgroup"
     bind_address: Annotated[
-        str, setting("address of /metrics, /livez and /readyz; empty: do not serve them")
+        str, setting("address of /metrics, /livez and /readyz; empty: not served")
     ] = ":8080"
-    log_format: Annotated[LogFormat, setting("text for people, json for machines")] = "text"
-    log_level: Annotated[LogLevel, setting("what to log: this and above")] = "info"
+    log_format: Annotated[LogFormat, setting("log format")] = "text"
+    log_level: Annotated[LogLevel, setting("lowest level to log")] = "info"
     pod_uid: Annotated[
-        str, setting("the driver pod's UID: rolling updates need it", env=["POD_UID"])
+        str, setting("UID of the driver's pod, required for rolling updates", env=["POD_UID"])
     ] = ""
     rediscover_seconds: Annotated[
-        float, setting("how often to look for hotplugged or offlined hardware; 0: never")
+        float, setting("interval of hardware discovery (hotplug); 0: never")
     ] = 30.0
-    verify_seconds: Annotated[
-        float, setting("how often to compare cgroups with intent; 0: never")
-    ] = 30.0
+    verify_seconds: Annotated[float, setting("interval of drift detection; 0: never")] = 30.0
 
     def __post_init__(self) -> None:
         for key in ("kubelet_root_dir", "cdi_dir", "sysfs_root"):
@@ -88,18 +86,18 @@ class HostOptions(Struct, frozen=True):
 
     @property
     def kubelet_config(self) -> str:
-        """The kubelet's configuration file, where kubeadm, kind and others put it."""
+        """The kubelet's configuration file, at the path that kubeadm and kind use."""
         return os.path.join(os.path.normpath(self.kubelet_root_dir), "config.yaml")
 
     def checkpoint_dir(self, driver: str) -> str:
-        """Where the checkpoint is."""
+        """Directory of the checkpoint."""
         return self.state_dir or os.path.join(self.plugin_dir(driver), "claims")
 
 
 def node_name(options: HostOptions, environ: Mapping[str, str]) -> str:
-    """The node's name: from the downward API, else the flag, else the host name.
+    """The node's name from the downward API, the flag or the host name, in this order.
 
-    Raises :class:`ConfigurationError` when none of them gives a name the API server would accept.
+    Raises :class:`ConfigurationError` for a name that the API server would not accept.
     """
     name = (
         environ.get("NODE_NAME", "").strip()
@@ -109,7 +107,7 @@ def node_name(options: HostOptions, environ: Mapping[str, str]) -> str:
     allowed = set("abcdefghijklmnopqrstuvwxyz0123456789.-")
     if not name or len(name) > 253 or not set(name) <= allowed or name[0] in ".-":
         raise ConfigurationError(
-            f"{name!r} is no node name; set NODE_NAME from the downward API (spec.nodeName) "
+            f"{name!r} is not a valid node name; set NODE_NAME from the downward API (spec.nodeName) "
             f"or --hostname-override"
         )
     return name

@@ -1,14 +1,14 @@
-"""Configuration from a file, the environment and flags, described once, by a type.
+"""Configuration from file, environment and flags, defined by one type.
 
-A configuration is a ``Struct`` whose fields are the settings. From each field follow its key in the
-file (``kubeletRootDir``), its flag (``--kubelet-root-dir``) and its environment variable
-(``<PREFIX>_KUBELET_ROOT_DIR``). Help text, further flags and variables stand in ``msgspec.Meta``::
+A configuration is a ``Struct``; each field has a key in the file (``kubeletRootDir``), a flag
+(``--kubelet-root-dir``) and an environment variable (``<PREFIX>_KUBELET_ROOT_DIR``). Help text and
+aliases are in ``msgspec.Meta``::
 
     class Config(Struct, frozen=True):
         group_by: Annotated[GroupBy, setting("how CPUs are grouped", flags=["--old"])] = "numanode"
 
-Later sources win: built-in default, file, environment, flag. Whatever is unknown or misspelt is an
-error that says where it stands and what was probably meant; nothing is guessed or ignored.
+Precedence (lowest to highest): default, configuration file, environment, flag. An unknown setting is
+an error that names its source and suggests the nearest known one.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _LARGEST_FILE = 1 << 20
 
 
 class ConfigurationError(ValueError):
-    """The configuration is wrong: says which source, which setting, and what would be right."""
+    """Invalid configuration; the text names the source, the setting and the remedy."""
 
 
 def setting(
     description: str, *, flags: Sequence[str] = (), env: Sequence[str] = ()
 ) -> msgspec.Meta:
-    """Describe a setting: its help, and further flags and variables that mean the same."""
+    """Metadata of a setting: help text, and aliases of its flag and environment variable."""
     return msgspec.Meta(description=description, extra={"flags": tuple(flags), "env": tuple(env)})
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting, as the sources spell it."""
+    """A setting and its names in all sources."""
 
     field: str
     key: str
@@ -57,7 +57,7 @@ class Setting:
 
     @property
     def is_switch(self) -> bool:
-        """Whether the flag can stand alone (``--verbose``) because the value is yes or no."""
+        """Whether the flag needs no value (``--verbose``)."""
         return _bare(self.kind) is bool
 
 
@@ -85,7 +85,7 @@ def settings_of(kind: type[Struct], prefix: str) -> tuple[Setting, ...]:
 
 @dataclass(frozen=True)
 class Loaded(Generic[C]):
-    """A configuration, where each given setting came from, and what else was on the command line."""
+    """A configuration, the source of each setting, and all parsed command-line arguments."""
 
     config: C
     sources: Mapping[str, str]
@@ -100,10 +100,9 @@ def load(
     *,
     prefix: str,
 ) -> Loaded[C]:
-    """Put together the configuration of type *kind*.
+    """Add ``--config`` and a flag per setting to *parser*, parse, and resolve the configuration.
 
-    *parser* may have options of its own; ``--config`` and a flag for each setting are added. Raises
-    :class:`ConfigurationError`; ``--help`` and unknown flags end the process as argparse does.
+    Raises :class:`ConfigurationError`; ``--help`` and unknown flags exit as in argparse.
     """
     add_flags(parser, kind, prefix=prefix)
     return resolve(kind, parser.parse_args(arguments), environ, prefix=prefix)
@@ -112,10 +111,7 @@ def load(
 def resolve(
     kind: type[C], parsed: argparse.Namespace, environ: Mapping[str, str], *, prefix: str
 ) -> Loaded[C]:
-    """The configuration that *parsed* flags (see :func:`add_flags`), file and *environ* add up to.
-
-    Raises :class:`ConfigurationError`.
-    """
+    """Combine file, *environ* and *parsed* flags; raises :class:`ConfigurationError`."""
     settings = settings_of(kind, prefix)
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
@@ -139,7 +135,7 @@ def resolve(
 
 
 def read_file(kind: type[Struct], path: str) -> dict[str, Any]:
-    """Read a YAML or JSON file of settings for *kind*; keys are checked, values converted later."""
+    """Read a YAML or JSON file of settings for *kind*; keys and values are checked."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read(_LARGEST_FILE + 1)
@@ -157,17 +153,17 @@ def read_file(kind: type[Struct], path: str) -> dict[str, Any]:
         if key not in known:
             raise ConfigurationError(f"{path}: unknown setting {key!r}{did_you_mean(key, known)}")
         if value is False and "off" in typing.get_args(_bare(known[key])):
-            document[key] = value = "off"  # what YAML makes of an unquoted off
+            document[key] = value = "off"  # YAML reads an unquoted off as false
         try:
             msgspec.convert(value, known[key])
         except msgspec.ValidationError as error:
-            hint = ' (quote it: a CPU list is a text, "0-1")' if isinstance(value, int) else ""
+            hint = ' (quote it: a CPU list is a string, "0-1")' if isinstance(value, int) else ""
             raise ConfigurationError(f"{path}: {key}: {error}{hint}") from error
     return document
 
 
 def did_you_mean(word: object, known: typing.Iterable[str]) -> str:
-    """``; did you mean 'groupBy'?`` – or the list of what exists, when nothing is near."""
+    """``; did you mean 'groupBy'?``, or the list of known names when none is similar."""
     names = sorted(known)
     by_lower = {name.lower(): name for name in names}
     near = by_lower.get(str(word).lower())
@@ -191,8 +187,8 @@ def _parse(path: str, text: str) -> Any:
         try:
             return msgspec.json.decode(text)
         except msgspec.DecodeError as error:
-            raise ConfigurationError(f"{path} is no JSON: {error}") from error
-    from drakit.core.yaml import YamlError, load_strictly  # yaml weighs 1.3 MB
+            raise ConfigurationError(f"{path} is not valid JSON: {error}") from error
+    from drakit.core.yaml import YamlError, load_strictly  # PyYAML costs 1.3 MB
 
     try:
         return load_strictly(text)
@@ -207,23 +203,21 @@ def add_flags(
     prefix: str,
     excluding: type[Struct] | None = None,
 ) -> None:
-    """Give *parser* ``--config`` and a flag for each setting of *kind*.
+    """Add ``--config`` and a flag for each setting of *kind* to *parser*.
 
-    With *excluding*, whose flags it has already, only for the settings that type does not have.
+    Settings of *excluding*, whose flags were added before, are skipped.
     """
     if excluding is None:
         parser.add_argument(
             "--config", metavar="FILE", help=f"YAML or JSON file of settings (${prefix}_CONFIG)"
         )
-    there = (
-        {one.field for one in settings_of(excluding, prefix)} if excluding is not None else set()
-    )
+    present = {one.field for one in settings_of(excluding, prefix)} if excluding else set()
     more = " of " + kind.__name__ if excluding is not None else ""
     group = parser.add_argument_group(
         f"settings{more} (file key, environment variable in brackets)"
     )
     for one in settings_of(kind, prefix):
-        if one.field in there:
+        if one.field in present:
             continue
         default = "" if one.default in (None, "", ()) else f"; default {_spell(one.default)}"
         group.add_argument(
@@ -238,7 +232,7 @@ def add_flags(
 
 
 def _from_text(one: Setting, text: str, source: str) -> Any:
-    """Turn a flag's or variable's text into what a file would hold, with the source in errors."""
+    """Convert the text of a flag or variable; errors name the *source*."""
     bare = _bare(one.kind)
     if bare is bool:
         lowered = text.strip().lower()
@@ -257,11 +251,11 @@ _BOOLEANS = {"true": True, "yes": True, "1": True, "on": True}
 _BOOLEANS |= {"false": False, "no": False, "0": False, "off": False}
 
 
-def _explain(problem: str, sources: Mapping[str, str]) -> str:
-    """Turn msgspec's ``… - at `$.groupBy``` into words with the source of the setting."""
-    text, _, path = problem.partition(" - at `$.")
+def _explain(error: str, sources: Mapping[str, str]) -> str:
+    """Replace msgspec's ``… - at `$.groupBy``` by the source and key of the setting."""
+    text, _, path = error.partition(" - at `$.")
     key = path.rstrip("`")
-    return f"{sources.get(key, 'configuration')}: {key}: {text}" if key else problem
+    return f"{sources.get(key, 'configuration')}: {key}: {text}" if key else error
 
 
 def _meta(hint: Any) -> msgspec.Meta | None:
@@ -286,8 +280,8 @@ def _spell(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def fail(program: str, problem: Exception) -> int:
-    """Say a configuration error the way a command does, and give the exit code for it."""
-    print(f"{program}: {problem}", file=sys.stderr)
+def fail(program: str, error: Exception) -> int:
+    """Print a configuration error and return the exit code."""
+    print(f"{program}: {error}", file=sys.stderr)
     print(f"{program}: '{os.path.basename(program)} --help' lists every setting", file=sys.stderr)
     return 2

@@ -1,55 +1,65 @@
-"""Comparing what the kernel has with what was meant, and putting it right.
+"""Drift: differences between the cgroups of containers and their desired resources, and their repair.
 
-Runtimes log a failed update and go on, containers are started while the driver is away, and people
-write to cgroups by hand. So every so often the cgroup of every known container is read: every file
-that its shape sets (:func:`files_of`). A difference is counted and corrected: by the runtime where it
-takes pushed updates, else by writing the cgroup's file directly where that is permitted, else it is
-reported and goes with the next answer.
+Runtimes log a failed update and continue, containers start while the driver is down, and people write to
+cgroups by hand. So the cgroup files that the desired resources set (:func:`files_of`) are read periodically
+for every known container. A difference is counted and repaired: by the runtime if it accepts pushed updates,
+else by writing the cgroup file directly where that is permitted, else it is reported and sent with the next
+answer.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from drakit.cgroups.tree import CgroupTree, relative_path, same_value
+from drakit.cgroups.tree import CgroupTree, same_value
 from drakit.core.cpuset import CpuSet
+from drakit.core.log import get_logger
 from drakit.kit.driver import DesiredResources
-from drakit.kit.runtime.enforcer import Enforcer, TrackedContainer
+from drakit.kit.runtime.enforcer import Enforcer
+from drakit.kit.runtime.tracking import TrackedContainer
 from drakit.kit.telemetry.metrics import HostMetrics
 
-_LOG = logging.getLogger(__name__)
+log = get_logger(__name__)
 CPUS: Final = "cpuset.cpus"
 _LISTS: Final = (CPUS, "cpuset.mems")
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A file of a container's cgroup that says something else than it should."""
+    """A cgroup file of a container whose value differs from the desired one."""
 
     container_id: str
     path: str
     file: str
     meant: CpuSet | str
     found: CpuSet | None
-    """What a list of CPUs or memory nodes names; None for none, and for all other files."""
+    """The CPUs or memory nodes in the file; None if there are none, and for all other files."""
     ran: bool = field(default=True, compare=False)
-    """Whether it has been seen running. The runtime is still filling in the files of one that has not:
-    what is put right there is no sign of anything wrong."""
+    """Whether the container has been seen running. Before, the runtime is still writing its files, and
+    a difference is not a sign of a defect."""
     text: str = ""
-    """What the file says."""
+    """The content of the file."""
 
-    def __str__(self) -> str:
-        found = self.text or ("nothing" if self.found is None else str(self.found))
-        return f"{self.file} of container {self.container_id[:13]} is {found}, not {self.meant}"
+    def log(self, message: str, **fields: object) -> None:
+        """Log *message* with this difference: a warning if the container has been running."""
+        log.log(
+            logging.WARNING if self.ran else logging.INFO,
+            message,
+            container=self.container_id,
+            file=self.file,
+            value=self.text or self.found or "",
+            desired=self.meant,
+            **fields,
+        )
 
 
 def files_of(desired: DesiredResources, *, unified: bool) -> dict[str, CpuSet | str]:
-    """All cgroup files that a shape sets, with their values: of cgroup v2 (*unified*) or of v1.
+    """All cgroup files that desired resources set, with their values: of v2 (*unified*) or v1.
 
-    ``DesiredResources.unified`` exists for cgroup v2 only; there it has the last word, as in the runtime.
+    ``DesiredResources.unified`` applies to cgroup v2 only and takes precedence, as in the runtime.
     """
     files: dict[str, CpuSet | str] = {}
     if desired.cpus is not None:
@@ -58,8 +68,7 @@ def files_of(desired: DesiredResources, *, unified: bool) -> dict[str, CpuSet | 
         files["cpuset.mems"] = desired.mems
     if desired.lift_quota:
         files |= {"cpu.max": "max"} if unified else {"cpu.cfs_quota_us": "-1"}
-    if desired.memory_limit:
-        limit = desired.memory_limit
+    if limit := desired.memory_limit:
         unlimited = "max" if unified else "-1"
         file = "memory.max" if unified else "memory.limit_in_bytes"
         files[file] = str(limit) if limit > 0 else unlimited
@@ -75,70 +84,64 @@ def find_drift(
     *,
     only: Collection[str] | None = None,
 ) -> list[Drift]:
-    """The files of containers that differ from their shape: of those named, or of all.
+    """The files that differ from the desired resources, of the given or of all containers.
 
-    *only* names the files to compare; by default all that the shape sets. Containers that are unknown
-    or have no cgroup are passed over, as are files whose controller is not enabled.
+    *only* limits the comparison to these files. Unknown containers, containers without a cgroup, and files
+    whose controller is not enabled are skipped. Changes nothing.
     """
-    found: list[Drift] = []
-    looks = _Looks(tree, only)
-    for container_id in list(enforcer.containers) if container_ids is None else container_ids:
-        known = enforcer.containers.get(container_id)
-        path = None if known is None else relative_path(known.reported.cgroups_path)
-        if known is None or path is None:
-            continue
-        desired = enforcer.settled_desired(known)
-        if desired is not None:  # a conflict is reported where it is found
-            found.extend(looks.differences(known, path, desired))
-    return found
+    comparison = _Comparison(enforcer, tree, only)
+    if container_ids is None:
+        container_ids = list(enforcer.containers)
+    containers = (enforcer.containers.get(each) for each in container_ids)
+    return [drift for each in containers if each is not None for drift in comparison.of(each)]
 
 
 def find_intruders(
     enforcer: Enforcer, tree: CgroupTree, cpus: CpuSet, *, excluding: str
 ) -> list[Drift]:
-    """The containers other than *excluding* that the kernel allows on *cpus*, but should not.
+    """The containers other than *excluding* that the kernel allows on *cpus* but should not.
 
-    For the moment before a container starts on CPUs of its own. Only the list of CPUs of each other
-    container is read; what it should be is computed only for those that are allowed on *cpus* (a
-    container without a list is allowed everywhere).
+    Used right before a container starts on exclusive CPUs. Only the CPU list of each other container is
+    read; desired resources are computed only for those allowed on *cpus* (a container without a list is
+    allowed everywhere).
     """
     elsewhere: dict[str, bool] = {}
     found: list[Drift] = []
-    looks = _Looks(tree, (CPUS,))
-    for container_id, known in list(enforcer.containers.items()):
-        path = relative_path(known.reported.cgroups_path)
-        text = None if path is None or container_id == excluding else tree.look(path, CPUS)
-        if path is None or text is None:
+    comparison = _Comparison(enforcer, tree, (CPUS,))
+    for container in list(enforcer.containers.values()):
+        path = container.cgroup_path
+        text = None if path is None or container.id == excluding else tree.look(path, CPUS)
+        if text is None:
             continue
         if text not in elsewhere:
-            there = _parsed(text)
-            elsewhere[text] = there is not None and not there & cpus
-        if elsewhere[text]:
-            continue
-        desired = enforcer.settled_desired(known)
-        if desired is not None:
-            found.extend(looks.differences(known, path, desired))
+            listed = _parse(text)
+            elsewhere[text] = listed is not None and not listed & cpus
+        if not elsewhere[text]:
+            found.extend(comparison.of(container))
     return found
 
 
-class _Looks:
-    """Compares containers' files with shapes; texts that were right once need no second parsing."""
+@dataclass(eq=False, slots=True)
+class _Comparison:
+    """Compares files with desired resources; a correct text is parsed only once."""
 
-    def __init__(self, tree: CgroupTree, only: Collection[str] | None) -> None:
-        self._tree = tree
-        self._only = only
-        self._right: dict[tuple[str, str], CpuSet | str] = {}
+    _enforcer: Enforcer
+    _tree: CgroupTree
+    _only: Collection[str] | None
+    _correct: dict[tuple[str, str], CpuSet | str] = field(default_factory=dict)
 
-    def differences(
-        self, known: TrackedContainer, path: str, desired: DesiredResources
-    ) -> Iterable[Drift]:
-        """The files of the container at *path* that do not say what *desired* says."""
+    def of(self, container: TrackedContainer) -> Iterator[Drift]:
+        """The files of a container that differ from its desired resources."""
+        path = container.cgroup_path
+        desired = None if path is None else self._enforcer.decide(container).desired
+        if path is None or desired is None:
+            return
         for file, meant in self._files_of(desired).items():
             text = self._tree.look(path, file)
-            if text is None or self._is_right(file, text, meant):
+            if text is None or self._is_correct(file, text, meant):
                 continue
-            listed = _parsed(text) if file in _LISTS else None
-            yield Drift(known.reported.id, path, file, meant, listed, known.ran, text)
+            listed = _parse(text) if file in _LISTS else None
+            yield Drift(container.id, path, file, meant, listed, container.ran, text)
 
     def _files_of(self, desired: DesiredResources) -> Mapping[str, CpuSet | str]:
         files = files_of(desired, unified=self._tree.unified)
@@ -146,47 +149,92 @@ class _Looks:
             return files
         return {file: meant for file, meant in files.items() if file in self._only}
 
-    def _is_right(self, file: str, text: str, meant: CpuSet | str) -> bool:
-        if self._right.get((file, text)) == meant:
+    def _is_correct(self, file: str, text: str, meant: CpuSet | str) -> bool:
+        if self._correct.get((file, text)) == meant:
             return True
         if isinstance(meant, CpuSet):
-            right = _parsed(text) == meant
+            correct = _parse(text) == meant
         else:
-            right = same_value(file, text, meant)
-        if right:
-            self._right[file, text] = meant
-        return right
+            correct = same_value(file, text, meant)
+        if correct:
+            self._correct[file, text] = meant
+        return correct
 
 
-def write_directly(drifts: list[Drift], tree: CgroupTree, metrics: HostMetrics) -> list[Drift]:
-    """Write the meant values into the cgroups; returns those that could not be written."""
+@dataclass(eq=False, slots=True)
+class DriftRepair:
+    """Repairs drift in cgroups, and counts it."""
+
+    _enforcer: Enforcer
+    _tree: CgroupTree
+    _metrics: HostMetrics
+
+    async def verify(
+        self, container_ids: Sequence[str] | None, push: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Compare the given or all containers; repair with *push*, then by direct writes."""
+        self._enforcer.note_conflicts()
+        drifts = find_drift(self._enforcer, self._tree, container_ids)
+        if not drifts:
+            return
+        count_drift(drifts, self._metrics)
+        for drift in drifts:
+            drift.log("drift found")
+        self._enforcer.mark_unsent(drift.container_id for drift in drifts)
+        await push()
+        left = find_drift(self._enforcer, self._tree, container_ids)
+        write_directly([each for each in left if each in drifts], self._tree, self._metrics)
+
+    def before_start(self, container_id: str) -> None:
+        """Evict other containers from the CPUs of a starting one, and it from theirs, in the kernel.
+
+        Runtimes apply updates asynchronously, only log failures, skip a container that they are still
+        creating, and may apply an older update after a newer one.
+        """
+        drifts = find_drift(self._enforcer, self._tree, [container_id])
+        if cpus := self._enforcer.exclusive_cpus(self._enforcer.containers[container_id]):
+            drifts += find_intruders(self._enforcer, self._tree, cpus, excluding=container_id)
+        if drifts:
+            count_drift(drifts, self._metrics)
+            write_directly(drifts, self._tree, self._metrics)
+
+
+def read_cpusets(enforcer: Enforcer, tree: CgroupTree | None) -> None:
+    """Record the cpusets of the kernel, for runtimes that report those of the creation."""
+    for container_id, container in enforcer.containers.items():
+        path = container.cgroup_path
+        files = tree.cpuset(path) if tree is not None and path is not None else None
+        if files is None or files.cpus is None:
+            enforcer.mark_unsent([container_id])
+        else:
+            enforcer.note_kernel_cpuset(container_id, str(files.cpus), str(files.mems or ""))
+
+
+def write_directly(drifts: Iterable[Drift], tree: CgroupTree, metrics: HostMetrics) -> list[Drift]:
+    """Write the desired values into the cgroups; returns those that could not be written."""
     left = []
     for drift in drifts:
         try:
             tree.write(drift.file.partition(".")[0], drift.path, drift.file, str(drift.meant))
         except FileNotFoundError:
-            continue  # the container ended meanwhile
+            continue  # the container has ended
         except OSError as error:
-            _LOG.warning("%s, and cannot be written: %s", drift, error)
+            drift.log("cannot repair drift", error=error)
             metrics.drift.labels("reported").inc()
             left.append(drift)
         else:
-            _LOG.log(_level(drift), "%s; corrected in the cgroup", drift)
+            drift.log("drift repaired in the cgroup")
             metrics.drift.labels("corrected").inc(drift.ran)
     return left
 
 
-def count_found(drifts: Iterable[Drift], metrics: HostMetrics) -> None:
-    """Count what is amiss."""
+def count_drift(drifts: Iterable[Drift], metrics: HostMetrics) -> None:
+    """Count detected drift of containers that have been running."""
     metrics.drift.labels("found").inc(sum(drift.ran for drift in drifts))
 
 
-def _level(drift: Drift) -> int:
-    return logging.WARNING if drift.ran else logging.INFO
-
-
-def _parsed(text: str) -> CpuSet | None:
-    """The CPUs or nodes that a file names; None when it names none, or cannot be understood."""
+def _parse(text: str) -> CpuSet | None:
+    """The CPUs or nodes in a file; None if there are none or the text is invalid."""
     try:
         return CpuSet.parse(text) or None
     except ValueError:

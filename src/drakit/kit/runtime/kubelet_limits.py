@@ -1,9 +1,9 @@
-"""The limits that the kubelet asked for, kept apart from what a driver made of them.
+"""Limits that the kubelet requested for a container, as opposed to those a driver made of them.
 
-The runtime reports a container with the limits it has; a later process of this driver could not tell the
-kubelet's share of them from ours. So the difference is noted in an annotation of the container when it
-is created. The note is believed only if the pod itself has no annotation of that name: CRI-O copies a
-pod's annotations to its containers, so there a pod could forge it.
+The runtime reports a container with its current limits; after a restart the driver could not separate the
+kubelet's part from its own. So the difference is stored in an annotation of the container at creation. The
+annotation is trusted only if the pod does not have it: CRI-O copies a pod's annotations to its containers,
+so there a pod could forge it.
 """
 
 from __future__ import annotations
@@ -17,31 +17,33 @@ from drakit.wire.nri.values import NriContainer, PodSandbox, Resources
 WANTED_ANNOTATION: Final = "drakit.dev/wanted"
 
 
-class _Note(msgspec.Struct, frozen=True):
-    """What was made of the kubelet's limits when the container was created."""
+class _LimitChange(msgspec.Struct, frozen=True):
+    """How the driver changed the kubelet's limits at creation."""
 
     memory_added: int = 0
     """A difference: the kubelet may change the limit of a running container."""
     hugepages: dict[str, int] = {}
-    """What the kubelet asked for, of the sizes that were changed; it cannot change them later."""
+    """The kubelet's limits of the changed sizes; it cannot change them later."""
 
 
-def note_for(ours: Resources, theirs: Resources) -> dict[str, str]:
-    """The annotation for a container that gets *ours* where the kubelet asked for *theirs*."""
-    note = _Note(
-        memory_added=(ours.memory_limit or 0) - (theirs.memory_limit or 0)
+def annotation_for(ours: Resources, kubelets: Resources) -> dict[str, str]:
+    """The annotation for a container that gets *ours* where the kubelet requested *kubelets*."""
+    change = _LimitChange(
+        memory_added=(ours.memory_limit or 0) - (kubelets.memory_limit or 0)
         if ours.memory_limit is not None
         else 0,
-        hugepages={size: theirs.hugepage_limits.get(size, 0) for size in ours.hugepage_limits},
+        hugepages={size: kubelets.hugepage_limits.get(size, 0) for size in ours.hugepage_limits},
     )
-    return {WANTED_ANNOTATION: msgspec.json.encode(note).decode()} if note != _Note() else {}
+    if change == _LimitChange():
+        return {}
+    return {WANTED_ANNOTATION: msgspec.json.encode(change).decode()}
 
 
-def kubelet_limits(reported: NriContainer, pod: PodSandbox | None = None) -> Resources:
-    """The kubelet's limits of a container that exists, as far as they can be known.
+def kubelet_limits(reported: NriContainer, pod: PodSandbox | None) -> Resources:
+    """The kubelet's limits of an existing container, as far as they can be known.
 
-    Without *pod*, or if the pod carries the annotation itself, the note may be forged. Then memory limit
-    and hugepages count as not asked for: what a claim adds never grows by a forged note.
+    If the pod is unknown or has the annotation itself, it may be forged. Then memory and hugepage limits
+    count as not requested: a forged annotation never increases what a claim adds.
     """
     text = reported.annotations.get(WANTED_ANNOTATION)
     if text is None:
@@ -49,10 +51,10 @@ def kubelet_limits(reported: NriContainer, pod: PodSandbox | None = None) -> Res
     if pod is None or WANTED_ANNOTATION in pod.annotations:
         return msgspec.structs.replace(reported.resources, memory_limit=None, hugepage_limits={})
     try:
-        note = msgspec.json.decode(text, type=_Note)
+        change = msgspec.json.decode(text, type=_LimitChange)
     except msgspec.MsgspecError:
         return reported.resources
     limit = reported.resources.memory_limit
-    if limit is not None and 0 < note.memory_added < limit:
-        limit -= note.memory_added
-    return Resources(memory_limit=limit, hugepage_limits=note.hugepages).over(reported.resources)
+    if limit is not None and 0 < change.memory_added < limit:
+        limit -= change.memory_added
+    return Resources(memory_limit=limit, hugepage_limits=change.hugepages).over(reported.resources)

@@ -1,8 +1,7 @@
-"""The API's limits on devices, checked before the API server says no.
+"""Validation of an offer against the API's limits, before the API server rejects it.
 
-The server rejects a whole slice for one bad device, in words that name an index. Here every problem
-names the device, the field, the limit and the way out. The numbers are those of Kubernetes 1.37;
-older releases are stricter in places that are noted.
+The server rejects a whole slice for one invalid device and names only its index. Here every problem
+names the device, the field, the limit and a remedy. The limits are those of the latest release.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ Problems = Iterator[str]
 
 
 class OfferError(ValueError):
-    """An offer the API server would reject; ``problems`` says all that is wrong with it."""
+    """An offer that the API server would reject; ``problems`` lists all reasons."""
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = tuple(problems)
@@ -56,10 +55,7 @@ class OfferError(ValueError):
 
 
 def check_offer(driver: str, offer: Offer) -> None:
-    """Raise :class:`OfferError` unless the API server would take every device of *offer*.
-
-    Pools must be named (:meth:`Offer.named`).
-    """
+    """Raise :class:`OfferError` unless the API server would accept *offer*, whose pools are named."""
     problems = list(_driver(driver))
     names = Tally(pool.name for pool in offer.pools)
     problems += [
@@ -75,15 +71,15 @@ def check_offer(driver: str, offer: Offer) -> None:
 
 def _driver(name: str) -> Problems:
     if len(name) > 63 or not _SUBDOMAIN.fullmatch(name):
-        yield f"driver name {name!r} is no DNS subdomain of at most 63 characters"
+        yield f"driver name {name!r} is not a DNS subdomain of at most 63 characters"
 
 
 def _pool(pool: PoolOffer) -> Problems:
-    name = pool.name or ""
+    name = pool.name
     if len(name) > 253 or not all(_SUBDOMAIN.fullmatch(part) for part in name.split("/")):
         yield (
             f"pool name {name!r} must be DNS subdomains joined by '/', at most 253 characters "
-            "(the node's name is a good one)"
+            "(for example the node's name)"
         )
     for repeated, count in Tally(device.name for device in pool.devices).items():
         if count > 1:
@@ -107,7 +103,7 @@ def _counter_sets(sets: tuple[CounterSet, ...]) -> Problems:
 def _counter_names(counters: Iterable[str], where: str) -> Problems:
     names = list(counters)
     if not 1 <= len(names) <= _LIMITS.counters_per_set:
-        yield f"{where} has {len(names)} counters; 1 to {_LIMITS.counters_per_set} are possible"
+        yield f"{where} has {len(names)} counters; 1 to {_LIMITS.counters_per_set} are allowed"
     for name in names:
         yield from _label(name, f"{where}: counter name")
 
@@ -115,8 +111,8 @@ def _counter_names(counters: Iterable[str], where: str) -> Problems:
 def _label(name: str, what: str) -> Problems:
     if not _LABEL.fullmatch(name):
         yield (
-            f"{what} {name!r} is no DNS label: at most 63 of a-z, 0-9 and '-', "
-            "beginning and ending with a letter or digit"
+            f"{what} {name!r} is not a DNS label: at most 63 of a-z, 0-9 and '-', "
+            "starting and ending with a letter or digit"
         )
 
 
@@ -125,8 +121,8 @@ def _device(device: Device, sets: dict[str, CounterSet]) -> Problems:
     total = len(device.attributes) + len(device.capacity)
     if total > _LIMITS.attributes_and_capacities:
         yield (
-            f"{total} attributes and capacities, at most {_LIMITS.attributes_and_capacities} are possible: "
-            "leave out the least useful attributes"
+            f"{total} attributes and capacities, at most {_LIMITS.attributes_and_capacities} are allowed: "
+            "remove the least useful attributes"
         )
     for key, attribute in device.attributes.items():
         yield from _attribute(key, attribute)
@@ -144,18 +140,18 @@ def _device(device: Device, sets: dict[str, CounterSet]) -> Problems:
 
 def _key(key: str, what: str) -> Problems:
     domain, slash, identifier = key.rpartition("/")
-    # The API takes upper case in the domain of a key, though in no other DNS name.
+    # The API accepts upper case in the domain of a key, but in no other DNS name.
     if slash and (len(domain) > 63 or not _SUBDOMAIN.fullmatch(domain.lower())):
-        yield f"{what} {key!r}: the part before '/' is no DNS subdomain of at most 63 characters"
+        yield f"{what} {key!r}: the part before '/' is not a DNS subdomain of at most 63 characters"
     if not _IDENTIFIER.fullmatch(identifier):
         yield (
-            f"{what} {key!r}: {identifier!r} is no identifier of at most 32 letters, digits and '_' "
-            "that does not begin with a digit"
+            f"{what} {key!r}: {identifier!r} is not an identifier of at most 32 letters, digits and '_' "
+            "that does not start with a digit"
         )
 
 
 def _values(attribute: Attribute) -> tuple[object, ...]:
-    """All values of an attribute; more than one kind set is reported elsewhere."""
+    """All values of an attribute."""
     single = (attribute.int_, attribute.bool_, attribute.string, attribute.version)
     several = (attribute.ints, attribute.bools, attribute.strings, attribute.versions)
     return (
@@ -170,19 +166,19 @@ def _attribute(key: str, attribute: Attribute) -> Problems:
         field for field in attribute.__struct_fields__ if getattr(attribute, field) is not None
     ]
     if len(kinds) != 1:
-        yield f"attribute {key!r} has {len(kinds)} values: exactly one kind of value is needed"
+        yield f"attribute {key!r} has {len(kinds)} types of values: exactly one is required"
         return
     values = _values(attribute)
     if not values:
-        yield f"attribute {key!r} is an empty list: leave the attribute out instead"
+        yield f"attribute {key!r} is an empty list: remove the attribute instead"
     for value in values:
         if isinstance(value, str) and len(value.encode()) > _LIMITS.text_bytes:
             yield (
                 f"attribute {key!r}: {value!r} has {len(value.encode())} bytes, "
-                f"at most {_LIMITS.text_bytes} are possible: shorten it"
+                f"at most {_LIMITS.text_bytes} are allowed: shorten it"
             )
         if kinds[0] in ("version", "versions") and not _VERSION.fullmatch(str(value)):
-            yield f"attribute {key!r}: {value!r} is no semantic version such as 1.2.3"
+            yield f"attribute {key!r}: {value!r} is not a semantic version such as 1.2.3"
         if isinstance(value, int) and value not in _INT64:
             yield f"attribute {key!r}: {value} does not fit into 64 bits"
 
@@ -208,13 +204,13 @@ def _valid_values(policy: RequestPolicy, default: Quantity, value: Quantity) -> 
     if not values:
         return
     if len(values) > _LIMITS.valid_values:
-        yield f"{len(values)} valid values, at most {_LIMITS.valid_values} are possible: use a valid range"
+        yield f"{len(values)} valid values, at most {_LIMITS.valid_values} are allowed: use a valid range"
     if list(values) != sorted(set(values)):
-        yield "valid values must ascend without repetition"
+        yield "valid values must be ascending and unique"
     if max(values) > value:
         yield f"valid value {max(values)} is more than the capacity of {value}"
     if default not in values:
-        yield f"the default {default} is none of the valid values"
+        yield f"the default {default} is not one of the valid values"
 
 
 def _valid_range(limits: CapacityRange, default: Quantity, value: Quantity) -> Problems:
@@ -241,44 +237,44 @@ def _step(
         yield f"the step {step} must be positive"
         return
     if lowest + step > value:
-        yield f"minimum and one step make {lowest + step}, more than the capacity of {value}"
+        yield f"minimum plus one step is {lowest + step}, more than the capacity of {value}"
     for name, amount in (("default", default), ("maximum", limits.max)):
         if amount is not None and (amount - lowest).nanos % step.nanos:
-            yield f"the {name} {amount} is not reached from {lowest} in steps of {step}"
+            yield f"the {name} {amount} is not {lowest} plus a multiple of {step}"
 
 
 def _taints(taints: tuple[Taint, ...]) -> Problems:
     if len(taints) > _LIMITS.taints:
-        yield f"{len(taints)} taints, at most {_LIMITS.taints} are possible"
+        yield f"{len(taints)} taints, at most {_LIMITS.taints} are allowed"
     for taint in taints:
         prefix, slash, name = taint.key.rpartition("/")
         if (slash and not (len(prefix) <= 253 and _SUBDOMAIN.fullmatch(prefix))) or (
             not _LABEL_NAME.fullmatch(name)
         ):
-            yield f"taint key {taint.key!r} must be formed like a label key"
+            yield f"taint key {taint.key!r} must have the format of a label key"
         if taint.value and not _LABEL_NAME.fullmatch(taint.value):
-            yield f"taint {taint.key!r}: value {taint.value!r} must be formed like a label value"
+            yield f"taint {taint.key!r}: value {taint.value!r} must have the format of a label value"
         if taint.effect not in _EFFECTS:
-            yield f"taint {taint.key!r}: effect {taint.effect!r} is none of {', '.join(_EFFECTS)}"
+            yield f"taint {taint.key!r}: effect {taint.effect!r} is not one of {', '.join(_EFFECTS)}"
 
 
 def _consumption(device: Device, sets: dict[str, CounterSet]) -> Problems:
     consumed = device.consumes_counters
     most = _LIMITS.consumed_counter_sets
     if most is not None and len(consumed) > most:
-        yield f"draws from {len(consumed)} counter sets, at most {most} are possible"
+        yield f"consumes {len(consumed)} counter sets, at most {most} are allowed"
     for name, count in Tally(entry.counter_set for entry in consumed).items():
         if count > 1:
             yield f"names counter set {name!r} {count} times"
     for entry in consumed:
         known = sets.get(entry.counter_set)
         if known is None:
-            yield f"draws from counter set {entry.counter_set!r}, which this pool does not have"
+            yield f"consumes counter set {entry.counter_set!r}, which this pool does not have"
             continue
         yield from _counter_names(entry.counters, f"its use of {entry.counter_set!r}")
         missing = sorted(set(entry.counters) - set(known.counters))
         if missing:
-            yield f"draws from counters {', '.join(missing)} that {entry.counter_set!r} does not have"
+            yield f"consumes counters {', '.join(missing)} that {entry.counter_set!r} does not have"
         if len(set(entry.compatibility_groups)) != len(entry.compatibility_groups):
             yield f"names a compatibility group of {entry.counter_set!r} twice"
         if len(entry.compatibility_groups) > _LIMITS.compatibility_groups:
@@ -287,13 +283,13 @@ def _consumption(device: Device, sets: dict[str, CounterSet]) -> Problems:
 
 def _placement(device: Device) -> Problems:
     if device.node_name or device.node_selector or device.all_nodes:
-        yield "names nodes of its own, but a driver on a node offers what this node has"
+        yield "sets node fields, but a driver on a node publishes only devices of its node"
     for what, conditions in (
         ("binding conditions", device.binding_conditions),
         ("binding failure conditions", device.binding_failure_conditions),
     ):
         if len(conditions) > _LIMITS.binding_conditions:
-            yield f"{len(conditions)} {what}, at most {_LIMITS.binding_conditions} are possible"
+            yield f"{len(conditions)} {what}, at most {_LIMITS.binding_conditions} are allowed"
     for resource in device.node_allocatable_resources:
         if resource not in _NODE_RESOURCES and not resource.startswith("hugepages-"):
-            yield f"node-allocatable resource {resource!r} is neither cpu, memory nor hugepages"
+            yield f"node-allocatable resource {resource!r} is not cpu, memory, ephemeral-storage or hugepages"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from drakit.core.objects import OwnerReference, Pool, ResourceSliceSpec
+from drakit.core.objects import OwnerReference, ResourcePool, ResourceSliceSpec
 from drakit.kit.slices.comparison import same_content, with_taint_times
 from drakit.kit.slices.layout import INDEX_DIGITS, Content, Identity, Slice, generate_name, index_of
 from drakit.wire.kube import DecodeError
@@ -125,7 +125,7 @@ def plan_pool(
         return ResourceSliceSpec(
             driver=identity.driver,
             node_name=identity.node,
-            pool=Pool(name=pool, generation=generation, resource_slice_count=count),
+            pool=ResourcePool(name=pool, generation=generation, resource_slice_count=count),
             devices=content.devices,
             shared_counters=content.shared_counters,
         )

@@ -20,7 +20,7 @@ def preview_slices(driver: Driver, node: str) -> list[ResourceSlice]:
     slices = []
     for pool in offer.pools:
         contents = lay_out(pool, may_taint=offer.may_taint)
-        plan = plan_pool(identity, pool.name or node, contents, match_slices(()))
+        plan = plan_pool(identity, pool.name, contents, match_slices(()))
         for create in plan.creates:
             # The server appends five random characters; the index keeps the order stable here.
             name = f"{create.generate_name}{create.index:05x}"

@@ -60,8 +60,6 @@ class RepairDelays:
 class NodeMissingError(KubeError):
     """The Node object that owns the slices does not exist."""
 
-    transient = True
-
 
 @dataclass(slots=True)
 class PublisherStatus:
@@ -224,8 +222,7 @@ class Publisher:
         gone = sorted(stored.keys() - {pool.name for pool in offer.pools})
         work = [self._remove_pool(name, stored[name], owner) for name in gone]
         work += [
-            self._sync_pool(pool, offer, stored.get(pool.name or "", ()), owner)
-            for pool in offer.pools
+            self._sync_pool(pool, offer, stored.get(pool.name, ()), owner) for pool in offer.pools
         ]
         failed = await _errors_of(work)
         if repairing and self.writer.writes.total() != before:
@@ -271,7 +268,7 @@ class Publisher:
     async def _sync_pool(
         self, pool: PoolOffer, offer: Offer, items: Sequence[Slice], owner: OwnerReference
     ) -> None:
-        name = pool.name or ""
+        name = pool.name
         current = devices_by_slice(match_slices(items))
         contents = lay_out(pool, may_taint=offer.may_taint, current=current)
         rejected, reason = self._rejected.get(name, (None, None))

@@ -1,46 +1,45 @@
-"""``/metrics``, ``/livez``, ``/readyz``: a small HTTP server that anybody may reach.
+"""HTTP server for ``/metrics``, ``/livez`` and ``/readyz``, safe to expose to untrusted clients.
 
-*Live* means the event loop turns. Nothing kills the driver because of this page: anybody who can open
-connections to the port could make it fail. A process that hangs ends itself
-(:mod:`drakit.kit.telemetry.watchdog`).
-*Ready* means claims can be prepared and enforced right now; its body says for each condition whether
-it holds. ``/healthz`` is the older name of ``/readyz`` and kept for manifests that probe it.
+*Live* means that the event loop runs. No probe should restart the driver because of it: anyone who
+can open connections to the port could make it fail. A hanging process ends itself
+(:mod:`drakit.kit.telemetry.watchdog`). *Ready* means that claims can be prepared and enforced; the body
+lists each condition. ``/healthz`` is the older name of ``/readyz``.
 
-Whoever connects can hold a connection only for as long as :class:`ConnectionLimits` allows, and all of them
-together only as many as it allows: a newcomer is always served, and the oldest connection whose
-request is not complete makes room for it.
+:class:`ConnectionLimits` bounds the number and duration of connections. A new connection is always
+served: the oldest one whose request is incomplete is closed for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import h11
 
-_LOG = logging.getLogger(__name__)
+from drakit.core.log import get_logger
+
+log = get_logger(__name__)
 _LARGEST_REQUEST: Final = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """What a client may take: connections in number, everything else in seconds since it came."""
+    """Number of connections, and seconds since a client connected."""
 
     connections: int = 64
     first_byte: float = 2.0
     request: float = 5.0
     """Until the request is complete."""
     answer: float = 10.0
-    """Until the client has read the answer."""
+    """Until the client has read the response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """An answer: status code, type and body."""
+    """A response."""
 
     status: int
     body: bytes
@@ -51,7 +50,7 @@ Route = Callable[[], Page]
 
 
 def conditions_page(conditions: Mapping[str, str | None]) -> Page:
-    """A page that says of each condition ``ok`` or what is missing; 503 if anything is."""
+    """A page with each condition, ``ok`` or its problem; status 503 if there is any problem."""
     rows = [
         f"[{'+' if problem is None else '-'}] {name}: {problem or 'ok'}"
         for name, problem in conditions.items()
@@ -61,8 +60,8 @@ def conditions_page(conditions: Mapping[str, str | None]) -> Page:
 
 
 @dataclass(eq=False, slots=True)
-class _Connection:
-    """One client, from accept to the end of its socket."""
+class _Client:
+    """One client connection, until its socket is closed."""
 
     writer: asyncio.StreamWriter
     task: asyncio.Task[None] | None
@@ -73,8 +72,8 @@ class _Connection:
 class WebServer:
     """Serves *routes* (path to function) over HTTP/1.1; GET and HEAD only.
 
-    *dropped* is called with the reason (``too-many`` or ``too-slow``) for every connection that ends
-    because of *limits*.
+    *dropped* is called with the reason (``too-many`` or ``too-slow``) for every connection that is
+    closed because of *limits*.
     """
 
     def __init__(
@@ -87,7 +86,7 @@ class WebServer:
         self._limits = limits
         self._dropped = dropped
         self._server: asyncio.Server | None = None
-        self._open: dict[_Connection, None] = {}  # in the order of arrival
+        self._open: dict[_Client, None] = {}  # in the order of arrival
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, host: str | None, port: int) -> int:
@@ -98,18 +97,18 @@ class WebServer:
 
     @property
     def connections(self) -> int:
-        """How many clients are being served now."""
+        """The number of open connections."""
         return len(self._open)
 
     async def close(self) -> None:
-        """Stop listening and drop open connections, also of clients that read nothing."""
+        """Stop listening and close all connections."""
         if self._server is None:
             return
         self._server.close()
         for connection in self._open:
             connection.writer.transport.abort()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        # One that was accepted only now may keep the server from ending, from Python 3.12 on.
+        # From Python 3.12 on, a connection accepted just now may delay this.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1.0):
                 await self._server.wait_closed()
@@ -118,28 +117,28 @@ class WebServer:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        connection = _Connection(writer, task)
+        connection = _Client(writer, task)
         self._make_room()
         self._open[connection] = None
         try:
             async with asyncio.timeout(self._limits.answer):
                 await self._answer(reader, connection)
-                # The socket counts until the client has read everything and it is really closed.
+                # The connection counts until the client has read everything.
                 writer.close()
                 await writer.wait_closed()
         except TimeoutError:
             self._dropped("too-slow")
         except (OSError, h11.RemoteProtocolError):
-            pass  # a client that went away or sent no HTTP is its own problem
+            pass  # the client disconnected, or did not send HTTP
         finally:
             self._tasks.discard(task)
             self._open.pop(connection, None)
             writer.transport.abort()
 
     def _make_room(self) -> None:
-        """Drop connections until there is room for one more: the oldest whose request is incomplete.
+        """Close the oldest connections with incomplete requests until one more fits.
 
-        Where all requests are complete, the oldest of them is one that does not read its answer.
+        If all requests are complete, the oldest client does not read its response.
         """
         while len(self._open) >= self._limits.connections:
             waiting = (each for each in self._open if not each.requested)
@@ -148,7 +147,7 @@ class WebServer:
             oldest.writer.transport.abort()
             self._dropped("too-many")
 
-    async def _answer(self, reader: asyncio.StreamReader, client: _Connection) -> None:
+    async def _answer(self, reader: asyncio.StreamReader, client: _Client) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_LARGEST_REQUEST)
         async with asyncio.timeout(self._limits.request):
             request = await self._request(reader, connection)
@@ -169,7 +168,7 @@ class WebServer:
     async def _request(
         self, reader: asyncio.StreamReader, connection: h11.Connection
     ) -> h11.Request | None:
-        """The client's request once it is complete; None if the client went away before."""
+        """The complete request; ``None`` if the client disconnected before."""
         async with asyncio.timeout(self._limits.first_byte):
             connection.receive_data(await reader.read(4096))
         request: h11.Request | None = None
@@ -189,11 +188,11 @@ class WebServer:
         route = self._routes.get(path)
         if route is None:
             known = ", ".join(sorted(self._routes))
-            return Page(404, f"no such page; there are {known}\n".encode())
+            return Page(404, f"not found; paths: {known}\n".encode())
         if request.method not in (b"GET", b"HEAD"):
             return Page(405, b"only GET and HEAD\n")
         try:
             return route()
         except Exception:
-            _LOG.exception("cannot answer %s", path)
+            log.exception("cannot serve request", path=path)
             return Page(500, b"internal error; see the log\n")

@@ -1,7 +1,6 @@
-"""Structured logs: text for people, JSON for machines, with the claim and pod on every line.
+"""Log output as text or JSON, one line per record, with claim and pod as context fields.
 
-Whoever works on a claim or a pod says so once, with :func:`about`; every line logged below it, in
-whatever module, then carries the identity. Lines go to standard error.
+:func:`about` adds fields such as the claim to every record logged inside it, in any module.
 """
 
 from __future__ import annotations
@@ -14,14 +13,11 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import IO, Final, Literal
+from typing import IO, Final
 
 import msgspec
 
-from drakit.core.log import Message, format_fields
-
-LogFormat = Literal["text", "json"]
-LogLevel = Literal["debug", "info", "warning", "error"]
+from drakit.core.log import LogFormat, LogLevel, Message, format_fields
 
 _CONTROL: Final = re.compile(r"[\\\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _subject: Final[contextvars.ContextVar[Mapping[str, str]]] = contextvars.ContextVar(
@@ -31,7 +27,7 @@ _subject: Final[contextvars.ContextVar[Mapping[str, str]]] = contextvars.Context
 
 @contextlib.contextmanager
 def about(**identity: str) -> Iterator[None]:
-    """Every line logged inside carries *identity*, e.g. ``claim="ns/name"``, ``uid=…``."""
+    """Add *identity* (``claim="ns/name"``, ``uid=…``) to every record logged inside."""
     token = _subject.set({**_subject.get(), **{k: v for k, v in identity.items() if v}})
     try:
         yield
@@ -45,7 +41,7 @@ def _when(record: logging.LogRecord) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Keep a line a line: what comes from outside must not forge further ones, nor color a terminal."""
+    """Escape control characters, so that logged input cannot forge lines or terminal colors."""
     return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
@@ -76,7 +72,7 @@ class JsonFormatter(logging.Formatter):
     """One JSON object a line: ``time``, ``level``, ``logger``, ``message`` and the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, whatever the message contains. Fields never replace the four fixed keys."""
+        """One line; fields never replace the four fixed keys."""
         message, fields = _parts(record)
         body: dict[str, object] = {
             **{key: _plain(value) for key, value in fields.items()},
@@ -95,11 +91,11 @@ def _plain(value: object) -> object:
 
 
 def configure(form: LogFormat, level: LogLevel, stream: IO[str] | None = None) -> None:
-    """Send all logs to *stream* (standard error) in the given form, from *level* up."""
+    """Send all logs of *level* and above to *stream* (default: standard error)."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # h2 logs every frame at debug level; it tells about HTTP/2, not about us.
+    # hpack logs every HTTP/2 header at debug level.
     logging.getLogger("hpack").setLevel(logging.WARNING)

@@ -1,7 +1,7 @@
-"""What a driver counts and measures, for Prometheus.
+"""Prometheus metrics of a driver.
 
-Names begin with the driver's name (``dra.cpu`` → ``dra_cpu_…``). Counters count from the start of the
-process; gauges are computed when scraped, from the state itself, so they cannot drift from it.
+Names begin with the driver's name (``dra.cpu`` → ``dra_cpu_…``). Gauges are computed from the
+driver's state at every scrape.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ _QUICK = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2,
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """One reading: a name without prefix, what it means, its labels, its value."""
+    """A value computed at the scrape; the name has no prefix.
+
+    A name that ends in ``_total`` is exported as a counter.
+    """
 
     name: str
     help: str
@@ -58,52 +61,56 @@ class HostMetrics:
             "unprepare_claim_duration_seconds", "Time to unprepare a claim."
         )
         self.rejections = counter(
-            "refusals", "What was refused, by verb and reason.", "verb", "reason"
+            "rejections", "Rejected claims and containers.", "operation", "reason"
         )
         self.runtime_events = counter(
             "runtime_events", "Container runtime events handled.", "event", "result"
         )
         self.runtime_seconds = histogram(
-            "runtime_event_duration_seconds", "Time to answer the container runtime.", "event"
+            "runtime_event_duration_seconds", "Time to respond to the container runtime.", "event"
         )
         self.container_updates = counter(
-            "container_updates", "Changes of running containers asked for.", "way"
+            "container_updates", "Requested updates of running containers.", "way"
         )
         self.reconnects = counter("runtime_reconnects", "Lost connections to the runtime.")
-        self.drift = counter("drift", "Containers found unlike what they should be.", "result")
+        self.drift = counter(
+            "drift", "Containers whose cgroups differed from the desired state.", "result"
+        )
         self.slice_writes = counter("slice_writes", "ResourceSlice writes.", "operation", "result")
         self.http_dropped = counter(
-            "http_connections_dropped", "HTTP connections ended for being in the way.", "reason"
+            "http_connections_dropped", "HTTP connections closed because of limits.", "reason"
         )
         self.task_failures = counter(
-            "task_failures", "Failures of the driver's own periodic work.", "task"
+            "task_failures", "Failures of periodic tasks of the driver.", "task"
         )
         self.undecodable = counter(
-            "undecodable_objects", "API objects that were skipped as not readable.", "resource"
+            "undecodable_objects",
+            "API objects that could not be decoded and were skipped.",
+            "resource",
         )
         self._last_contact: dict[str, float] = {}
         self.add_source(self._contacts)
 
     def add_source(self, source: Callable[[], Iterable[Gauge]]) -> None:
-        """Ask *source* for gauges at every scrape."""
+        """Call *source* for gauges at every scrape."""
         self._sources.append(source)
 
     def contact(self, peer: str) -> None:
-        """Note that *peer* (``runtime``, ``kubelet``, ``apiserver``) was heard of just now."""
+        """Record contact with *peer* (``runtime``, ``kubelet``, ``apiserver``)."""
         self._last_contact[peer] = time.monotonic()
 
     def _contacts(self) -> Iterable[Gauge]:
         now = time.monotonic()
         for peer, when in sorted(self._last_contact.items()):
             yield Gauge(
-                "seconds_since_contact",
-                "Seconds since a peer was last heard of.",
+                "last_contact_age_seconds",
+                "Seconds since the last contact with a peer.",
                 now - when,
                 (("peer", peer),),
             )
 
     def exposition(self) -> bytes:
-        """Everything, in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         return text_format([*self._gauges(), *self._kept])
 
     def _gauges(self) -> Iterable[GaugeFamily]:

@@ -1,9 +1,8 @@
 """Counters, histograms and gauges in Prometheus' text format.
 
-The official client library does the same and much more: it brings HTTP servers and clients, mail
-parsing and multi-process files along, which cost every node 3.4 MB and a tenth of a second at start.
-
-Not for several threads: whoever counts and whoever scrapes live in one event loop.
+Replaces the official client library, whose HTTP servers and clients, mail parsing and multi-process
+files cost every node 3.4 MB and a tenth of a second at start. Not thread-safe: counting and scraping
+happen in one event loop.
 """
 
 from __future__ import annotations
@@ -28,26 +27,26 @@ class Sample:
 
 
 class Metric(Protocol):
-    """Something that has values whenever Prometheus looks."""
+    """A metric family with values at every scrape."""
 
     @property
     def name(self) -> str:
-        """Of the whole; samples may add to it."""
+        """Name of the family; samples may append to it."""
 
     @property
     def help(self) -> str:
-        """What it means, in a sentence."""
+        """One sentence."""
 
     @property
     def kind(self) -> str:
         """``counter``, ``gauge`` or ``histogram``."""
 
     def samples(self) -> Iterable[Sample]:
-        """Its values at this moment."""
+        """The current values."""
 
 
 class Count:
-    """A number that only grows."""
+    """A value that only increases."""
 
     __slots__ = ("value",)
 
@@ -59,12 +58,12 @@ class Count:
         self.value += amount
 
     def samples(self, name: str, labels: Labels) -> Iterator[Sample]:
-        """What it is now."""
+        """The current value."""
         yield Sample(name, labels, self.value)
 
 
 class Distribution:
-    """How often values of which size were seen."""
+    """Counts of observed values by bucket."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
 
@@ -79,7 +78,7 @@ class Distribution:
         self._sum += value
 
     def samples(self, name: str, labels: Labels) -> Iterator[Sample]:
-        """What it is now: each bucket holds all values up to its bound."""
+        """The current counts; each bucket includes all values up to its bound."""
         total = 0
         for bound, total in zip(self._bounds, accumulate(self._counts), strict=True):
             yield Sample(f"{name}_bucket", (*labels, ("le", _number(bound))), total)
@@ -107,7 +106,7 @@ class _Family(Generic[T]):
             self.labels()
 
     def labels(self, *values: str) -> T:
-        """The value with these labels, in the order of their names; it is shown from now on."""
+        """The value with these labels, created on first use."""
         found = self._values.get(values)
         if found is None:
             if len(values) != len(self.label_names):
@@ -116,13 +115,13 @@ class _Family(Generic[T]):
         return found
 
     def samples(self) -> Iterator[Sample]:
-        """All values, in the order they came to be."""
+        """All values in the order of their creation."""
         for values, each in self._values.items():
             yield from each.samples(self.name, tuple(zip(self.label_names, values, strict=True)))
 
 
 class Counter(_Family[Count]):
-    """Counts; named ``…_total``."""
+    """Counts; ``_total`` is appended to the name."""
 
     kind = "counter"
 
@@ -135,7 +134,7 @@ class Counter(_Family[Count]):
 
 
 class Histogram(_Family[Distribution]):
-    """Distributions over the buckets up to *bounds*, and one without bound."""
+    """Distributions over buckets with upper *bounds*, plus one without a bound."""
 
     kind = "histogram"
 
@@ -152,7 +151,7 @@ class Histogram(_Family[Distribution]):
 
 @dataclass(slots=True)
 class GaugeFamily:
-    """Readings of one name; a counter if it is named ``…_total``."""
+    """Values of one name that are computed at the scrape."""
 
     name: str
     help: str
@@ -160,17 +159,17 @@ class GaugeFamily:
 
     @property
     def kind(self) -> str:
-        """The type in the exposition."""
+        """``counter`` for names that end in ``_total``."""
         return "counter" if self.name.endswith("_total") else "gauge"
 
     def samples(self) -> Iterator[Sample]:
-        """The readings, in their order."""
+        """The values in their order."""
         for labels, value in self.readings:
             yield Sample(self.name, labels, value)
 
 
 def text_format(metrics: Iterable[Metric]) -> bytes:
-    """All *metrics* as Prometheus reads them."""
+    """All *metrics* in Prometheus' text format."""
     lines: list[str] = []
     for metric in metrics:
         text = metric.help.replace("\\", "\\\\").replace("\n", "\\n")
@@ -189,7 +188,7 @@ def _escaped(value: str) -> str:
 
 
 def _number(value: float) -> str:
-    """As Go reads it, which Prometheus is written in."""
+    """A number as Go parses it (Prometheus is written in Go)."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

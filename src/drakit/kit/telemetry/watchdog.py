@@ -1,10 +1,9 @@
-"""Ends a driver whose event loop no longer turns, so that the kubelet starts it again.
+"""Watchdog: ends a driver whose event loop hangs, so that the kubelet restarts it.
 
-A liveness probe over the network would let anybody who can reach the pod make it fail, and an exec
-probe starts a process on every node several times a minute. So the process watches itself: the event
-loop sets an alarm again every few seconds, and a thread of the interpreter that needs neither the
-event loop nor the interpreter's lock writes where every thread hangs to standard error and ends the
-process when the alarm is reached.
+Anyone who can reach the pod could make a network probe fail, and an exec probe starts a process on
+every node several times a minute. Instead, the event loop re-arms a timer every few seconds. When it
+expires, a thread that needs neither the event loop nor the interpreter's lock writes all tracebacks to
+standard error and ends the process.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from collections.abc import Callable
 from typing import Final
 
 HANGS_SECONDS: Final = 60.0
-"""How long the event loop may stand still. Nothing it does takes a second on a node that works."""
-_LOOKS: Final = 6
-"""How often the alarm is set again in that time."""
+"""How long the event loop may hang. Normally nothing it does takes a second."""
+_RESETS: Final = 6
+"""How often the timer is re-armed in that time."""
 _STANDARD_ERROR: Final = 2
 
 
@@ -30,10 +29,10 @@ async def watch(
     arm: Callable[[float], None] = _arm,
     disarm: Callable[[], None] = faulthandler.cancel_dump_traceback_later,
 ) -> None:
-    """End the process when the event loop stands still for *seconds*; until cancelled."""
+    """End the process when the event loop hangs for *seconds*; runs until cancelled."""
     try:
         while True:
             arm(seconds)
-            await asyncio.sleep(seconds / _LOOKS)
+            await asyncio.sleep(seconds / _RESETS)
     finally:
         disarm()

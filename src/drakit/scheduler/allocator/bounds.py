@@ -1,7 +1,7 @@
-"""Proofs that a branch of the search cannot succeed, by counting instead of trying.
+"""Bounds: prove by counting that a branch of the search cannot succeed.
 
-Every proof is a relaxation: it only looks at what is certainly necessary, so a branch that is ruled
-out has no solution, and the first solution of the whole search stays the same.
+Every bound is a relaxation that checks only necessary conditions. A branch that it excludes has no
+solution, so the first solution of the search stays the same.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from itertools import combinations, product
 from typing import Any, Final
 
 from drakit.scheduler.allocator.constraints import DistinctAttribute, MatchAttribute
+from drakit.scheduler.allocator.node_devices import Suitable
 from drakit.scheduler.allocator.search_state import SearchState, bits, mask_of
-from drakit.scheduler.requests import Suitable, Variant
+from drakit.scheduler.requests import Variant
 
 _MAX_JOINT: Final = 8
-"""Requests of which every combination is checked for having enough devices together."""
+"""Up to this number of requests, all combinations of requests are checked together."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Demand:
-    """What a request needs at least, whichever of its alternatives is taken."""
+    """The minimum that a request needs with any of its alternatives."""
 
     exclusive: int
     shareable: int
@@ -28,7 +29,7 @@ class _Demand:
 
 
 class Bounds:
-    """What is left for the requests still to come, in one :class:`SearchState`."""
+    """Bounds for the remaining requests of a search."""
 
     def __init__(self, state: SearchState) -> None:
         self._state = state
@@ -36,11 +37,11 @@ class Bounds:
         self._plain: dict[tuple[int, int], bool] = {}
 
     def infeasible(self) -> bool:
-        """Whether the claims cannot be met even before anything is taken."""
+        """Whether the claims cannot be satisfied with nothing taken."""
         return self.starved(0, 0)
 
     def starved(self, c: int, r: int) -> bool:
-        """Whether request *r* of claim *c*, or a later one, has too few devices left."""
+        """Whether too few devices are free for request *r* of claim *c* or a later one."""
         state = self._state
         for claim_at in range(c, len(state.plans)):
             first = r if claim_at == c else 0
@@ -52,7 +53,7 @@ class Bounds:
         return self._crowded(c, r)
 
     def enough(self, c: int, variant: Variant, start: int, wanted: int) -> bool:
-        """Whether *wanted* devices from *start* on could be there for the request."""
+        """Whether the request could have *wanted* devices, beginning with candidate *start*."""
         state = self._state
         if variant.number in state.all:
             return self._all_there(c, variant)
@@ -64,7 +65,7 @@ class Bounds:
         return self._enough_of(c, variant, free, wanted)
 
     def _all_there(self, c: int, variant: Variant) -> bool:
-        """Whether every device of a request for all of them can be had now."""
+        """Whether every device of a request for all devices is free."""
         state = self._state
         devices = state.all[variant.number]
         promising = state.promising(variant)
@@ -77,7 +78,7 @@ class Bounds:
         return bool(devices)
 
     def _is_plain(self, c: int, variant: Variant) -> bool:
-        """Whether a device that is not taken can always be had by this request."""
+        """Whether the request can have every free device, regardless of other choices."""
         key = (c, variant.number)
         found = self._plain.get(key)
         if found is None:
@@ -114,13 +115,13 @@ class Bounds:
         return wanted <= 0
 
     def _different_enough(self, seen: list[set[Any]], wanted: int) -> bool:
-        # Until 1.36 the constraint forgets devices of its own request, so values may repeat.
-        return self._state.version.distinct_by_request or all(
+        # Until 1.36 the constraint ignores devices of the same request, so values may repeat.
+        return self._state.release.scheduler.distinct_by_request or all(
             len(values) >= wanted for values in seen
         )
 
     def _crowded(self, c: int, r: int) -> bool:
-        """Whether some of the requests to come together need more devices than are left (Hall)."""
+        """Whether some remaining requests together need more devices than are free (Hall)."""
         taken = self._state.taken | self._state.exclusive
         return any(
             (demand.exclusive & ~taken).bit_count() + demand.shareable < demand.devices
@@ -148,7 +149,7 @@ class Bounds:
         return joint
 
     def _demands(self, c: int, r: int) -> list[_Demand]:
-        """The requests from here on that take devices from each other."""
+        """The remaining requests that compete for devices."""
         state = self._state
         found = []
         for claim_at in range(c, len(state.plans)):
@@ -159,7 +160,7 @@ class Bounds:
                 mask = 0
                 for v in request.variants:
                     mask |= mask_of(state.all.get(v.number) or iter(state.promising(v)))
-                # A shareable device serves many requests, but each of them once.
+                # A shareable device can serve many requests, but each only once.
                 shared = (mask & state.shareable).bit_count()
                 least = min(state.needed[v.number] for v in request.variants)
                 found.append(_Demand(mask & ~state.shareable, shared, least))

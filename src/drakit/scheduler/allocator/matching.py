@@ -1,7 +1,7 @@
-"""One selector on many devices: what depends only on a few fields is computed once per values.
+"""Selector results for many devices, cached by the values that the selector reads.
 
-A large cluster has a hundred thousand devices of a handful of models. Most expressions look at one or
-two attributes, so their result is kept by the values of those.
+A large cluster has a hundred thousand devices of a few models, and most expressions read one or two
+attributes.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Final
 
+from drakit.core.kubernetes_releases import LATEST, CelEnvironment
 from drakit.core.objects import Attribute, Device
 from drakit.scheduler.cel.checker.fields import all_fields
 from drakit.scheduler.cel.errors import CelRuntimeError
@@ -17,27 +18,27 @@ from drakit.scheduler.cel.stdlib import semver
 
 _MAX_KEPT: Final = 10_000
 Outcome = bool | CelRuntimeError
-_good_versions: set[str] = set()
+_valid_versions: set[str] = set()
 
 
 class Matcher:
-    """An expression, compiled. Raises ``CelCompileError`` if kube-scheduler could not do that."""
+    """A compiled expression. Raises ``CelCompileError`` if kube-scheduler could not compile it."""
 
     __slots__ = ("_attributes", "_capacities", "_known", "_selector", "simple")
 
-    def __init__(self, expression: str) -> None:
-        self._selector = compile_selector(expression)
+    def __init__(self, expression: str, cel: CelEnvironment = LATEST.cel) -> None:
+        self._selector = compile_selector(expression, cel)
         fields = all_fields(self._selector.root)
         self.simple = fields is not None
-        """Whether all that counts is a few fields."""
+        """Whether the result depends only on fields that the expression names."""
         named = sorted(fields or ())
         self._attributes = [(f.domain, f.name) for f in named if f.part == "attributes"]
         self._capacities = [(f.domain, f.name) for f in named if f.part == "capacity"]
         self._known: dict[Hashable, Outcome] = {}
 
     def key(self, driver: str, device: Device, shareable: bool) -> Hashable | None:
-        """What the result depends on; None when that is more than a few fields."""
-        if not self.simple or not _is_sound(device):
+        """The values on which the result depends; None if it is not known which those are."""
+        if not self.simple or not _is_valid(device):
             return None
         found: list[Hashable] = [driver, shareable]
         for domain, name in self._attributes:
@@ -51,7 +52,7 @@ class Matcher:
         return tuple(found)
 
     def outcome(self, driver: str, device: Device, shareable: bool) -> Outcome:
-        """Whether the device is selected, or the error of looking at it."""
+        """Whether the device is selected, or the error of the evaluation."""
         key = self.key(driver, device, shareable)
         if key is None:
             return self._evaluate(driver, device, shareable)
@@ -65,15 +66,15 @@ class Matcher:
     def _evaluate(self, driver: str, device: Device, shareable: bool) -> Outcome:
         try:
             value = device_value(driver, device)
-            # Releases without consumable capacity drop the field, so that it reads as false.
+            # Releases without consumable capacity drop the field, so it reads as false.
             value.allow_multiple_allocations = shareable
             return self._selector.matches(value)
         except CelRuntimeError as error:
             return error
 
 
-def _is_sound(device: Device) -> bool:
-    """Whether every attribute has a value; one that has none is an error in any expression."""
+def _is_valid(device: Device) -> bool:
+    """Whether every attribute has a value; otherwise every expression fails."""
     for attribute in device.attributes.values():
         if attribute.string is not None or attribute.int_ is not None:
             continue
@@ -84,12 +85,12 @@ def _is_sound(device: Device) -> bool:
 
 def _is_version(attribute: Attribute) -> bool:
     text = attribute.version or ""
-    if text in _good_versions:
+    if text in _valid_versions:
         return True
     try:
         semver.parse(text)
     except ValueError:
         return False
-    if len(_good_versions) < _MAX_KEPT:
-        _good_versions.add(text)
+    if len(_valid_versions) < _MAX_KEPT:
+        _valid_versions.add(text)
     return True

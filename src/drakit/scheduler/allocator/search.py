@@ -1,10 +1,9 @@
-"""The search for devices: the same answer as kube-scheduler's, without its exponential cases.
+"""Search for devices with the result of kube-scheduler, without its exponential cases.
 
-kube-scheduler tries devices depth first: claims, requests and device slots in order, candidates in
-pool order, the first complete solution wins. That order defines the answer, so it is kept. What is
-avoided is repetition: situations that differ only in *which* of several interchangeable devices is
-taken fail alike, so each is explored once. The number of steps kube-scheduler would need is still
-counted exactly, because skipped subtrees are as large as their twins.
+kube-scheduler tries devices depth first: claims, requests and devices in order; the first complete
+solution wins. That order defines the result, so it is kept. States that differ only in *which* of
+several interchangeable devices is taken fail in the same way, so each is explored once. The steps of
+kube-scheduler are still counted exactly, because a skipped subtree is as large as the explored one.
 """
 
 from __future__ import annotations
@@ -21,27 +20,22 @@ from drakit.core.objects import (
 )
 from drakit.scheduler.allocator.bounds import Bounds
 from drakit.scheduler.allocator.constraints import DistinctAttributeByRequest
+from drakit.scheduler.allocator.node_devices import EvaluationFailure, NodeDevices
 from drakit.scheduler.allocator.search_state import Pick, SearchState, bits
 from drakit.scheduler.allocator.symmetry import Symmetry
 from drakit.scheduler.errors import SearchLimitError
 from drakit.scheduler.recursion import deep_stack
-from drakit.scheduler.requests import (
-    MAX_ALLOCATION_RESULTS,
-    ClaimPlan,
-    EvaluationFailure,
-    NodeDevices,
-    Variant,
-)
+from drakit.scheduler.requests import MAX_ALLOCATION_RESULTS, ClaimPlan, Variant
 
 MAX_STATES_COUNTED: Final = 3_000
-"""Situations explored while kube-scheduler's steps are counted; after that short cuts are taken."""
+"""States explored while steps are counted; after that, bounds skip branches uncounted."""
 MAX_STATES_EXPLORED: Final = 100_000
-"""Situations explored before drakit gives up."""
+"""States explored before drakit gives up."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimAllocation:
-    """What one claim gets."""
+    """The devices of one claim."""
 
     claim: ResourceClaim
     picks: tuple[Pick, ...]
@@ -50,7 +44,7 @@ class ClaimAllocation:
 
 @dataclass(frozen=True, slots=True)
 class AllocationFound:
-    """The claims fit; *steps* is what kube-scheduler needs to find out."""
+    """The claims fit; kube-scheduler needs *steps* to find that."""
 
     claims: tuple[ClaimAllocation, ...]
     steps: int
@@ -59,7 +53,7 @@ class AllocationFound:
 
 @dataclass(frozen=True, slots=True)
 class AllocationImpossible:
-    """The claims do not fit on this node; *steps* is what kube-scheduler needs to find out."""
+    """The claims do not fit on the node; kube-scheduler needs *steps* to find that."""
 
     reason: str
     steps: int
@@ -77,10 +71,10 @@ def allocate(
 ) -> AllocationFound | AllocationImpossible:
     """Find devices for the claims on one node.
 
-    Raises :class:`FatalError` where kube-scheduler abandons the pod, and
-    :class:`SearchLimitError` if drakit cannot tell.
+    Raises :class:`FatalError` if kube-scheduler fails the pod, and :class:`SearchLimitError` if
+    drakit cannot find the result.
     """
-    with deep_stack():  # a search is as deep as it has devices to find
+    with deep_stack():  # the depth is the number of devices to find
         search = _Search(node_devices, plans)
         prunable = search.prunable
         at_least = False
@@ -92,7 +86,7 @@ def allocate(
         except SearchLimitError as gave_up:
             search.reset()
             if not prunable:
-                # An error may come first, but with or without it nothing fits.
+                # An error may come first; in either case nothing fits.
                 if search.infeasible:
                     return AllocationImpossible(
                         "cannot allocate all claims", gave_up.steps, at_least=True
@@ -115,7 +109,7 @@ class _Search:
         self._state = SearchState(node_devices, plans)
         self._symmetry = Symmetry(self._state)
         self._bounds = Bounds(self._state)
-        # Until 1.36 that constraint forgets on backtracking, so equal situations are not equal.
+        # Until 1.36 this constraint loses values on backtracking, so states cannot be compared.
         self._restorable = not any(
             isinstance(constraint, DistinctAttributeByRequest) and constraint.covers(variant.name)
             for constraints, plan in zip(self._state.constraints, plans, strict=True)
@@ -127,7 +121,7 @@ class _Search:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Start again."""
         self._state.reset()
         self.steps = 0
         self._work = 0
@@ -138,7 +132,7 @@ class _Search:
 
     @property
     def prunable(self) -> bool:
-        """Whether no branch can end in an error, so that branches may be skipped unseen."""
+        """Whether no branch can end in an error, so that branches may be skipped."""
         for variant in self._state.variants():
             if variant.wants_all and variant.claim.spec.devices.constraints:
                 return False
@@ -150,13 +144,13 @@ class _Search:
 
     @property
     def infeasible(self) -> bool:
-        """Whether counting shows, before anything is taken, that the claims cannot be met."""
+        """Whether counting shows that the claims cannot be satisfied."""
         return self._bounds.infeasible()
 
     # -- the search, call by call as in kube-scheduler -----------------------------------------------
 
     def run(self, *, bounded: bool, limit: int) -> bool:
-        """Search; with *bounded* also skip branches that lack devices, uncounted."""
+        """Search; if *bounded*, skip branches with too few devices without counting their steps."""
         self._bounded = bounded
         self._limit = limit
         if bounded and self.infeasible:
@@ -164,7 +158,7 @@ class _Search:
         return self._next(0, 0, None, 0, 0) is _Outcome.FOUND
 
     def _next(self, c: int, r: int, chosen: int | None, slot: int, start: int) -> _Outcome:
-        """Look for device *slot* of request *r* of claim *c*, from candidate *start* on."""
+        """Find device *slot* of request *r* of claim *c*, beginning with candidate *start*."""
         if c >= len(self._plans):
             self.steps += 1
             return _Outcome.FOUND
@@ -189,13 +183,13 @@ class _Search:
                 self._dead[key] = (outcome, self.steps - before)
         return outcome
 
-    def _explore(  # noqa: PLR0911 - the ways a branch ends
+    def _explore(  # noqa: PLR0911 - one return per outcome
         self, c: int, r: int, chosen: int | None, slot: int, start: int
     ) -> _Outcome:
         plan = self._plans[c]
         if r >= len(plan.requests):
             outcome = self._next(c + 1, 0, None, 0, 0)
-            # Too many devices in the next claim may be cured by another choice before it.
+            # Another choice in this claim may avoid too many devices in the next one.
             return _Outcome.NONE if outcome is _Outcome.LIMIT_EXCEEDED else outcome
         request = plan.requests[r]
         if chosen is None and request.is_list:
@@ -221,7 +215,7 @@ class _Search:
         return self._devices(c, r, chosen, slot, start, variant)
 
     def _too_few(self, c: int, r: int, variant: Variant, slot: int, start: int) -> bool:
-        """Whether counting shows that this request or a later one cannot be met any more."""
+        """Whether counting shows that this request or a later one cannot be satisfied."""
         if variant.wants_all and slot > 0:
             return False
         wanted = self._state.needed[variant.number] - slot
@@ -238,7 +232,7 @@ class _Search:
                 return outcome
         return _Outcome.LIMIT_EXCEEDED if all_too_many else _Outcome.NONE
 
-    def _devices(  # noqa: PLR0917 - a place in the search
+    def _devices(  # noqa: PLR0917 - a position in the search
         self, c: int, r: int, chosen: int | None, slot: int, start: int, variant: Variant
     ) -> _Outcome:
         state = self._state
@@ -249,12 +243,12 @@ class _Search:
             if isinstance(verdict, EvaluationFailure):
                 raise verdict.error
             if self._bounded:
-                # What failed with an equal device before it fails with this one, too: whatever
-                # could still follow this one could also follow that one.
-                alike = self._symmetry.of(c, at)
-                if alike in failed:
+                # The search failed with an equivalent earlier device, after which at least the
+                # same choices were left.
+                device_class = self._symmetry.device_key(c, at)
+                if device_class in failed:
                     continue
-                failed.add(alike)
+                failed.add(device_class)
             if not state.take(c, variant, at, insist=False):
                 continue
             outcome = self._next(c, r, chosen, slot + 1, at + 1)
@@ -268,14 +262,14 @@ class _Search:
     # -- the result ------------------------------------------------------------------------------------
 
     def allocations(self) -> tuple[ClaimAllocation, ...]:
-        """The solution."""
+        """The devices that the search found."""
         return tuple(
             ClaimAllocation(plan.claim, tuple(picks), self._node_selector(picks))
             for plan, picks in zip(self._plans, self._state.picks, strict=True)
         )
 
     def _node_selector(self, picks: list[Pick]) -> NodeSelector | None:
-        """Where the chosen devices can be used from."""
+        """The nodes that can use the chosen devices."""
         fields: list[NodeSelectorRequirement] = []
         expressions: list[NodeSelectorRequirement] = []
         for pick in picks:

@@ -1,7 +1,7 @@
-"""What one attempt to allocate has taken so far, on one node: devices, shares, counters, constraints.
+"""State of a search on one node: the devices, shares, counters and constraints taken so far.
 
-Sets of devices are integers, one bit per candidate: the search asks "which of these are still free"
-thousands of times a second.
+Sets of devices are integers with one bit per candidate, because the search computes the free devices
+thousands of times per second.
 """
 
 from __future__ import annotations
@@ -12,19 +12,16 @@ from dataclasses import dataclass
 from drakit.core.quantity import Quantity
 from drakit.scheduler.allocator.capacity import remaining_shortage
 from drakit.scheduler.allocator.constraints import Constraint, RequestName, build_constraint
-from drakit.scheduler.errors import FatalError
-from drakit.scheduler.pools import DeviceId, PoolId
-from drakit.scheduler.requests import (
-    MAX_ALLOCATION_RESULTS,
+from drakit.scheduler.allocator.node_devices import (
     Candidate,
-    ClaimPlan,
     EvaluationFailure,
     NodeDevices,
     Suitable,
-    Variant,
-    claim_name,
     counters_of,
 )
+from drakit.scheduler.errors import FatalError
+from drakit.scheduler.pools import DeviceId, PoolId
+from drakit.scheduler.requests import MAX_ALLOCATION_RESULTS, ClaimPlan, Variant, claim_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +38,7 @@ class Pick:
 
 
 def bits(mask: int) -> Iterator[int]:
-    """The positions of the bits that are set, lowest first."""
+    """The positions of the set bits, lowest first."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1
@@ -49,7 +46,7 @@ def bits(mask: int) -> Iterator[int]:
 
 
 def mask_of(positions: list[int] | tuple[int, ...] | Iterator[int]) -> int:
-    """The set with these positions."""
+    """The set of these positions."""
     mask = 0
     for at in positions:
         mask |= 1 << at
@@ -57,12 +54,13 @@ def mask_of(positions: list[int] | tuple[int, ...] | Iterator[int]) -> int:
 
 
 class SearchState:
-    """The state of a search; every ``take`` is undone by one ``undo_take``."""
+    """The state of a search; ``undo_take`` undoes the last ``take``."""
 
     def __init__(self, node_devices: NodeDevices, plans: tuple[ClaimPlan, ...]) -> None:
         self.node_devices = node_devices
         self.plans = plans
-        self.version = node_devices.version
+        self.release = node_devices.release
+        self._partitionable = self.release.enables("DRAPartitionableDevices")
         self.candidates = node_devices.candidates
         self.needed: dict[int, int] = {}
         self.all: dict[int, tuple[int, ...]] = {}
@@ -79,7 +77,7 @@ class SearchState:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew, with nothing taken."""
+        """Start again with nothing taken."""
         self.taken = 0
         self.taken_by = [0] * len(self.plans)
         self.shares: dict[int, list[dict[str, Quantity]]] = {}
@@ -99,13 +97,17 @@ class SearchState:
                 number = self._count(variant)
                 fewest = number if fewest is None else min(fewest, number)
             if fewest is not None and fewest > MAX_ALLOCATION_RESULTS - least:
+                limit, name = MAX_ALLOCATION_RESULTS, request.request.name
+                before = f", other requests {least}" if least else ""
                 raise FatalError(
-                    f"claim {where}, request {request.request.name}: adding {fewest} devices "
-                    f"exceeds the claim limit of {MAX_ALLOCATION_RESULTS}, with {least} already accounted for"
+                    f"claim {where}, request {name}: adding {fewest} devices exceeds the claim "
+                    f"limit of {limit}, with {least} already accounted for",
+                    f"request {name} of claim {where} requests {fewest} devices{before}; "
+                    f"a claim can have at most {limit}",
                 )
             least += fewest or 0
         return [
-            build_constraint(where, index, constraint, self.version)
+            build_constraint(where, index, constraint, self.release)
             for index, constraint in enumerate(plan.claim.spec.devices.constraints)
         ]
 
@@ -125,7 +127,7 @@ class SearchState:
                 yield from request.variants
 
     def promising(self, variant: Variant) -> dict[int, Suitable | EvaluationFailure]:
-        """Devices worth looking at: those that qualify, and those that are an error to look at."""
+        """The devices that qualify, and those whose evaluation fails."""
         found = self._promising.get(variant.number)
         if found is None:
             found = {}
@@ -138,7 +140,7 @@ class SearchState:
         return found
 
     def open_mask(self, c: int, variant: Variant) -> int:
-        """Promising devices that nothing has taken, in this attempt or before it."""
+        """Promising devices that are free."""
         mask = self._promising_mask.get(variant.number)
         if mask is None:
             self.promising(variant)
@@ -148,7 +150,7 @@ class SearchState:
         return mask & ~self.taken & ~self.exclusive
 
     def busy(self, c: int, variant: Variant, at: int) -> bool:
-        """Whether the device is taken, as far as this request cares."""
+        """Whether the device is taken from the point of view of the request."""
         taken = self.taken_by[c] if variant.admin else self.taken | self.exclusive
         return bool(taken >> at & 1)
 
@@ -157,7 +159,7 @@ class SearchState:
     def take(self, c: int, variant: Variant, at: int, *, insist: bool) -> bool:
         """Take a device if counters, constraints and capacity allow it.
 
-        With *insist* a violated constraint is an error: a request for all devices must get each.
+        With *insist* a violated constraint is an error, because the request is for all devices.
         """
         candidate = self.candidates[at]
         if not (candidate.shareable and variant.admin) and self.busy(c, variant, at):
@@ -165,7 +167,8 @@ class SearchState:
         verdict = self.promising(variant).get(at)
         counted = bool(self.counters[at]) and not (candidate.shareable and self._is_shared(at))
         if counted and not (
-            self.version.partitionable and self._reserve(candidate, self.counters[at])
+            self.release.enables("DRAPartitionableDevices")
+            and self._reserve(candidate, self.counters[at])
         ):
             return False
         if not isinstance(verdict, Suitable):
@@ -197,7 +200,7 @@ class SearchState:
     def _constrain(self, c: int, variant: Variant, at: int, *, counted: bool, insist: bool) -> bool:
         candidate = self.candidates[at]
         for done, constraint in enumerate(self.constraints[c]):
-            if not constraint.add(variant.name, candidate.device, candidate.id.driver):
+            if constraint.add(variant.name, candidate.device, candidate.id.driver):
                 continue
             for earlier in reversed(self.constraints[c][:done]):
                 earlier.remove(variant.name)
@@ -219,7 +222,7 @@ class SearchState:
             self._note_shares(at)
         else:
             self.taken_by[c] &= ~(1 << at)
-            # Admin access may have taken it for another claim, too.
+            # Another claim may have taken it with admin access.
             if not any(mask >> at & 1 for mask in self.taken_by):
                 self.taken &= ~(1 << at)
         for constraint in reversed(self.constraints[c]):
@@ -238,13 +241,16 @@ class SearchState:
         self.share_states[at] = tuple(sorted(used.items()))
 
     def _is_shared(self, at: int) -> bool:
-        """Whether a shareable device already has a share, so that its counters are paid."""
+        """Whether a shareable device has a share, so that its counters are already consumed."""
         device = self.candidates[at].id
         in_use = self.node_devices.in_use
         return (
             at in self.shares
             or device in in_use.capacity
-            or (self.version.share_without_capacity_holds_counters and device in in_use.shared)
+            or (
+                self.release.scheduler.share_without_capacity_holds_counters
+                and device in in_use.shared
+            )
         )
 
     def _short(self, at: int, taken: dict[str, Quantity]) -> bool:
@@ -267,7 +273,7 @@ class SearchState:
         consumed = self.consumed.setdefault(candidate.pool.id, {})
         for key, amount in wanted.items():
             consumed[key] = consumed.get(key, 0) + amount
-        # Every counter of the pool is checked, also those the device does not touch.
+        # Every counter of the pool is checked, including those that the device does not consume.
         if any(left < consumed.get(key, 0) for key, left in self._left(candidate).items()):
             for key, amount in wanted.items():
                 consumed[key] -= amount
@@ -282,13 +288,13 @@ class SearchState:
             consumed[key] -= amount
 
     def lacks(self, at: int, verdict: Suitable) -> bool:
-        """Whether the device's capacity or counters do not suffice now."""
+        """Whether the free capacity or counters are not sufficient."""
         candidate = self.candidates[at]
         if candidate.shareable and self._short(at, verdict.taken):
             return True
         if not self.counters[at] or (candidate.shareable and self._is_shared(at)):
             return False
-        if not self.version.partitionable:
+        if not self._partitionable:
             return True
         consumed = self.consumed.get(candidate.pool.id, {})
         wanted = self.counters[at]

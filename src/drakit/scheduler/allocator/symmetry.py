@@ -1,7 +1,7 @@
-"""Which situations of a search are alike, so that what failed in one need not be tried in another.
+"""Symmetry reduction: states of a search that differ only in interchangeable devices.
 
-Two devices are of one kind when no request, constraint, counter or capacity can tell them apart.
-What the rest of a search depends on is then how many of each kind are left, not which.
+Two devices are of the same kind if no request, constraint, counter or capacity distinguishes them.
+The rest of a search depends on how many devices of each kind are free, not on which.
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from drakit.scheduler.allocator.node_devices import Candidate, EvaluationFailure
 from drakit.scheduler.allocator.search_state import SearchState, mask_of
-from drakit.scheduler.requests import Candidate, EvaluationFailure
 
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """The devices that matter from some request on."""
+    """The devices that a request or a later one can take."""
 
     relevant: int
     singles: int
-    """Devices that are the only ones of their kind."""
+    """Devices without an equivalent one."""
     groups: tuple[int, ...]
     admin: bool
-    """Whether the claim has requests with admin access, which see only what it took itself."""
+    """Whether the claim has a request with admin access, which checks only its own devices."""
 
 
 class Symmetry:
-    """Recognizes situations of one :class:`SearchState`."""
+    """Keys of equivalent states and devices of one search."""
 
     def __init__(self, state: SearchState) -> None:
         self._state = state
@@ -35,13 +35,13 @@ class Symmetry:
 
     @property
     def kinds(self) -> list[int]:
-        """A number per device, the same for equal ones."""
+        """The kind of each device, as a number."""
         if self._kinds is None:
             self._kinds = self._interchangeable()
         return self._kinds
 
     def key(self, c: int, r: int, chosen: int | None, slot: int, start: int) -> Any:
-        """Everything the rest of the search depends on, with interchangeable devices counted."""
+        """Everything that the rest of the search depends on, with devices counted by kind."""
         state = self._state
         view = self._view(c, r)
         shared = 0
@@ -71,8 +71,8 @@ class Symmetry:
         position = (c, r, chosen, slot, len(state.picks[c]))
         return position, tuple(census), tuple(shares), counters, constraints
 
-    def of(self, c: int, at: int) -> Any:
-        """Devices with the same likeness can stand in for each other in claim *c* and later."""
+    def device_key(self, c: int, at: int) -> Any:
+        """The key of a device; devices with the same key are interchangeable from claim *c* on."""
         state = self._state
         taken, own = state.taken >> at & 1, state.taken_by[c] >> at & 1
         return self.kinds[at], taken, own, state.share_states.get(at)
@@ -84,7 +84,7 @@ class Symmetry:
         return found
 
     def _build_view(self, c: int, r: int) -> _View:
-        """Devices that this or a later request could still take."""
+        """Find the devices that this or a later request can take."""
         state = self._state
         wanted: set[int] = set()
         admin = False
@@ -103,7 +103,7 @@ class Symmetry:
         return _View(mask_of(sorted(wanted)), singles, groups, admin)
 
     def _interchangeable(self) -> list[int]:
-        """Number the devices so that equal ones have the same number."""
+        """Number the devices by kind."""
         state = self._state
         variants = [state.promising(v) for v in state.variants()]
         constraints = [k for constraints in state.constraints for k in constraints]
@@ -112,8 +112,8 @@ class Symmetry:
         kinds: list[int] = []
         for at, candidate in enumerate(state.candidates):
             counters = state.counters[at]
-            alike: tuple[Any, ...] = (
-                at if at in ordered else None,  # a request for all devices names this very one
+            properties: tuple[Any, ...] = (
+                at if at in ordered else None,  # a request for all devices includes it
                 state.exclusive >> at & 1,
                 self._share_kind(candidate),
                 tuple(
@@ -123,11 +123,11 @@ class Symmetry:
                 tuple(k.values(candidate.device, candidate.id.driver) for k in constraints),
                 (candidate.pool.id, tuple(sorted(counters.items()))) if counters else None,
             )
-            kinds.append(numbers.setdefault(alike, len(numbers)))
+            kinds.append(numbers.setdefault(properties, len(numbers)))
         return kinds
 
     def _share_kind(self, candidate: Candidate) -> Any:
-        """What of a shareable device decides how much of it is left."""
+        """Everything on which the free capacity of a shareable device depends."""
         if not candidate.shareable:
             return None
         in_use = self._state.node_devices.in_use

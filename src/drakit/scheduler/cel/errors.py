@@ -1,14 +1,14 @@
-"""What can go wrong with an expression, and when.
+"""Errors of CEL expressions.
 
-Kubernetes reports the first kinds when an object is created; :class:`CelRuntimeError` appears only
-in the scheduler, where it stops the whole pod rather than meaning "no match".
+The API server reports compile errors when an object is created; :class:`CelRuntimeError` occurs only
+in the scheduler, where it fails the whole pod instead of meaning "no match".
 """
 
 from __future__ import annotations
 
 
 class CelError(Exception):
-    """Anything wrong with an expression."""
+    """Base class of all errors in an expression."""
 
 
 class CelCompileError(CelError):
@@ -21,20 +21,20 @@ class CelCompileError(CelError):
 
 
 class CelSyntaxError(CelCompileError):
-    """The text is not an expression."""
+    """The text is not a valid expression."""
 
 
 class CelTypeError(CelCompileError):
-    """Names or types do not fit: unknown names, wrong arguments, a result that is not a bool."""
+    """Unknown name, arguments of the wrong type, or a result that is not a bool."""
 
 
 class CelCostError(CelCompileError):
-    """The estimated cost is above the limit of the API server."""
+    """The estimated cost exceeds the limit of the API server."""
 
 
 class CelUnsupportedError(CelCompileError):
-    """Kubernetes knows this function, but drakit cannot evaluate it."""
+    """Kubernetes supports this function, but drakit cannot evaluate it."""
 
 
 class CelRuntimeError(CelError):
-    """Evaluation failed on one device: Kubernetes stops scheduling the pod with this text."""
+    """Evaluation failed for one device: kube-scheduler fails the pod with this text."""

@@ -1,33 +1,24 @@
-"""A checked syntax tree as a chain of closures over a frame.
+"""Evaluator: compiles a checked syntax tree to closures over a frame.
 
-Slot 0 of a frame is the device, slot 1 counts loop turns (so that time is bounded), the rest are
-variables. ``&&``, ``||``, ``all`` and ``exists`` absorb errors as CEL prescribes: an error counts
-only if the other operands do not already decide the result.
+Slot 0 of a frame is the device, slot 1 counts loop iterations (which bounds the time), the others are
+variables. ``&&``, ``||``, ``all`` and ``exists`` absorb errors as CEL specifies: an error counts only
+if the other operands do not determine the result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from drakit.scheduler.cel.checker.checker import Checked
 from drakit.scheduler.cel.errors import CelCompileError, CelRuntimeError, CelUnsupportedError
 from drakit.scheduler.cel.stdlib.functions import FUNCTIONS
 from drakit.scheduler.cel.stdlib.regex import RegexError, UnsafeRegexError, compiled
-from drakit.scheduler.cel.syntax.tree import (
-    CallExpr,
-    ComprehensionExpr,
-    Expr,
-    IdentExpr,
-    ListExpr,
-    LiteralExpr,
-    MapExpr,
-    SelectExpr,
-    StructExpr,
-)
+from drakit.scheduler.cel.syntax import tree
+from drakit.scheduler.cel.syntax.tree import Expr
 from drakit.scheduler.cel.values import (
     OPERATORS,
-    DomainMap,
     OptionalValue,
     TypeValue,
     Value,
@@ -47,21 +38,19 @@ Code = Callable[[Frame], Value]
 DEVICE_SLOT: Final = 0
 ITERATIONS_SLOT: Final = 1
 MAX_ITERATIONS: Final = 1_000_000
-"""Kubernetes stops at a cost of one million; a loop turn costs at least one."""
+"""Kubernetes stops at a cost of one million; an iteration costs at least one."""
 _CONVERSIONS: Final = frozenset(
     {"bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"}
 )
 _PARSERS: Final = frozenset({"quantity", "semver", "ip", "cidr", "url", "isQuantity", "isSemver"})
 
 
+@dataclass(frozen=True, slots=True)
 class CompiledExpression:
-    """An expression ready to run."""
+    """An expression that can be evaluated."""
 
-    __slots__ = ("_code", "_slots")
-
-    def __init__(self, code: Code, slots: int) -> None:
-        self._code = code
-        self._slots = slots
+    _code: Code
+    _slots: int
 
     def run(self, device: Value) -> Value:
         """Evaluate for *device*. Raises :class:`CelRuntimeError`."""
@@ -75,10 +64,10 @@ class CompiledExpression:
 
 
 def build(root: Expr, checked: Checked) -> CompiledExpression:
-    """Turn a checked expression into a program.
+    """Compile a checked expression.
 
-    Raises :class:`CelCompileError` where Kubernetes fails when it prepares the program, and
-    :class:`CelUnsupportedError` for what drakit cannot evaluate.
+    Raises :class:`CelCompileError` where cel-go fails to instantiate the program, and
+    :class:`CelUnsupportedError` if drakit cannot evaluate the expression.
     """
     compiler = _Compiler(checked)
     code = compiler.build(root, {"device": DEVICE_SLOT})
@@ -95,33 +84,33 @@ class _Compiler:
         return self.slots - 1
 
     def build(self, node: Expr, scope: dict[str, int]) -> Code:
-        """The code of *node*, with variables found through *scope*."""
+        """The code of *node*; *scope* maps variables to slots."""
+        if node in self._checked.names and not isinstance(node, tree.CallExpr):
+            named_type = TypeValue(self._checked.names[node])
+            return lambda _: named_type
         match node:
-            case LiteralExpr(value):
+            case tree.LiteralExpr(value):
                 return lambda _: value
-            case IdentExpr():
+            case tree.IdentExpr():
                 return self._ident(node, scope)
-            case SelectExpr():
+            case tree.SelectExpr():
                 return self._select(node, scope)
-            case CallExpr():
+            case tree.CallExpr():
                 return self._call(node, scope)
-            case ListExpr():
+            case tree.ListExpr():
                 return self._list(node, scope)
-            case MapExpr():
+            case tree.MapExpr():
                 return self._map(node, scope)
-            case ComprehensionExpr():
+            case tree.ComprehensionExpr():
                 return self._comprehension(node, scope)
-            case StructExpr():
+            case tree.StructExpr():
                 raise CelUnsupportedError(f"drakit cannot build a {node.type_name}", node.at)
 
     # -- names ------------------------------------------------------------------------------------
 
-    def _ident(self, node: IdentExpr, scope: dict[str, int]) -> Code:
-        if node in self._checked.names:
-            value = TypeValue(self._checked.names[node])
-            return lambda _: value
+    def _ident(self, node: tree.IdentExpr, scope: dict[str, int]) -> Code:
         if self._checked.types[node].kind == "type":
-            # cel-go takes a variable that holds a type for the name of a type.
+            # cel-go treats a variable that holds a type as the name of a type.
             raise CelCompileError(
                 f"program instantiation failed: reference to undefined type: {node.name}", node.at
             )
@@ -130,10 +119,7 @@ class _Compiler:
             return _lazily(-slot)
         return lambda frame: frame[slot]
 
-    def _select(self, node: SelectExpr, scope: dict[str, int]) -> Code:
-        if node in self._checked.names:
-            value = TypeValue(self._checked.names[node])
-            return lambda _: value
+    def _select(self, node: tree.SelectExpr, scope: dict[str, int]) -> Code:
         name = node.field
         if not node.test:
             quick = self._attribute(node, scope)
@@ -144,17 +130,21 @@ class _Compiler:
             return lambda frame: has(operand(frame), name)
         return lambda frame: select(operand(frame), name)
 
-    def _attribute(self, node: SelectExpr, scope: dict[str, int]) -> Code | None:
-        """A short cut for ``device.attributes["domain"].name``, what nearly all selectors use."""
+    def _attribute(self, node: tree.SelectExpr, scope: dict[str, int]) -> Code | None:
+        """A fast path for ``device.attributes["domain"].name``, which nearly all selectors use."""
         call, name = node.operand, node.field
-        if not isinstance(call, CallExpr) or call.function != "_[_]":
+        if not isinstance(call, tree.CallExpr) or call.function != "_[_]":
             return None
         fields, domain = call.args
-        if not isinstance(fields, SelectExpr) or fields.test or not isinstance(domain, LiteralExpr):
+        if (
+            not isinstance(fields, tree.SelectExpr)
+            or fields.test
+            or not isinstance(domain, tree.LiteralExpr)
+        ):
             return None
         root = fields.operand
         if (
-            not isinstance(root, IdentExpr)
+            not isinstance(root, tree.IdentExpr)
             or root.name != "device"
             or scope["device"] != DEVICE_SLOT
         ):
@@ -173,61 +163,51 @@ class _Compiler:
 
     # -- literals ---------------------------------------------------------------------------------
 
-    def _list(self, node: ListExpr, scope: dict[str, int]) -> Code:
+    def _list(self, node: tree.ListExpr, scope: dict[str, int]) -> Code:
         items = [self.build(item, scope) for item in node.items]
         if not node.optional:
-            if all(isinstance(item, LiteralExpr) for item in node.items):
-                constant = [item.value for item in node.items if isinstance(item, LiteralExpr)]
+            if all(isinstance(item, tree.LiteralExpr) for item in node.items):
+                constant = [item.value for item in node.items if isinstance(item, tree.LiteralExpr)]
                 return lambda _: constant
             return lambda frame: [item(frame) for item in items]
         optional = node.optional
 
         def code(frame: Frame) -> Value:
-            found = []
-            for at, item in enumerate(items):
-                value = item(frame)
-                if at in optional:
-                    if not _optional(value).present:
-                        continue
-                    value = value.value
-                found.append(value)
-            return found
+            values = (_entry(item(frame), at in optional) for at, item in enumerate(items))
+            return [value for value in values if value is not _ABSENT]
 
         return code
 
-    def _map(self, node: MapExpr, scope: dict[str, int]) -> Code:
+    def _map(self, node: tree.MapExpr, scope: dict[str, int]) -> Code:
         entries = [(self.build(k, scope), self.build(v, scope)) for k, v in node.entries]
         optional = node.optional
 
         def code(frame: Frame) -> Value:
             found: dict[Any, Value] = {}
             for at, (key_code, value_code) in enumerate(entries):
-                key, value = key_of(key_code(frame)), value_code(frame)
-                if at in optional:
-                    if not _optional(value).present:
-                        continue
-                    value = value.value
-                found[key] = value
+                key, value = key_of(key_code(frame)), _entry(value_code(frame), at in optional)
+                if value is not _ABSENT:
+                    found[key] = value
             return found
 
         return code
 
     # -- calls ------------------------------------------------------------------------------------
 
-    def _call(self, node: CallExpr, scope: dict[str, int]) -> Code:
+    def _call(self, node: tree.CallExpr, scope: dict[str, int]) -> Code:
         name = self._checked.names.get(node, node.function).removeprefix(".")
         if name == "_?._":
             operand = self.build(node.args[0], scope)
             field = node.args[1]
-            assert isinstance(field, LiteralExpr)
+            assert isinstance(field, tree.LiteralExpr)
             text = str(field.value)
             return lambda frame: optional_select(operand(frame), text)
         arguments = list(node.args)
         if node.target is not None and node not in self._checked.names:
             arguments.insert(0, node.target)
-        if name == "@in" and isinstance(arguments[1], ListExpr) and not arguments[1].items:
+        if name == "@in" and isinstance(arguments[1], tree.ListExpr) and not arguments[1].items:
             self.build(arguments[0], scope)
-            return lambda _: False  # decided without a look at the item
+            return lambda _: False  # the item need not be evaluated
         special = _SPECIAL.get(name)
         codes = [self.build(argument, scope) for argument in arguments]
         if special is not None:
@@ -236,17 +216,19 @@ class _Compiler:
         function = OPERATORS.get(name) or FUNCTIONS.get(name)
         if function is None:
             return _unusable(name, codes)
-        if name in _CONVERSIONS and isinstance(arguments[0], LiteralExpr):
+        if name in _CONVERSIONS and isinstance(arguments[0], tree.LiteralExpr):
             return _folded(function, arguments[0])
-        if name in _PARSERS and all(isinstance(argument, LiteralExpr) for argument in arguments):
-            return _once(function, [a.value for a in arguments if isinstance(a, LiteralExpr)])
+        if name in _PARSERS and all(
+            isinstance(argument, tree.LiteralExpr) for argument in arguments
+        ):
+            return _once(function, [a.value for a in arguments if isinstance(a, tree.LiteralExpr)])
         return _applied(function, codes)
 
     def _check_constants(self, name: str, arguments: list[Expr]) -> None:
-        """What Kubernetes finds out about constants while it prepares the program."""
+        """Check constants as cel-go does when it instantiates the program."""
         if name in ("matches", "find", "findAll") and len(arguments) > 1:
             pattern = arguments[1]
-            if isinstance(pattern, LiteralExpr) and isinstance(pattern.value, str):
+            if isinstance(pattern, tree.LiteralExpr) and isinstance(pattern.value, str):
                 try:
                     compiled(pattern.value)
                 except UnsafeRegexError as error:
@@ -258,12 +240,16 @@ class _Compiler:
                     raise CelCompileError(
                         f"error parsing regexp: {error}: `{pattern.value}`", pattern.at
                     ) from None
-        if name == "_[_]" and isinstance(arguments[1], LiteralExpr) and arguments[1].value is None:
+        if (
+            name == "_[_]"
+            and isinstance(arguments[1], tree.LiteralExpr)
+            and arguments[1].value is None
+        ):
             raise CelCompileError("invalid qualifier type: types.Null", arguments[1].at)
 
     # -- loops ------------------------------------------------------------------------------------
 
-    def _comprehension(self, node: ComprehensionExpr, scope: dict[str, int]) -> Code:
+    def _comprehension(self, node: tree.ComprehensionExpr, scope: dict[str, int]) -> Code:
         macro = node.macro
         if macro.name == "bind":
             slot = self._slot()
@@ -301,7 +287,7 @@ Walk = Callable[[Frame], Any]
 
 
 def _walk(over: Code, first: int, second: int | None) -> Walk:
-    """Run through a range, setting the loop variables; yields once per turn."""
+    """Iterate over a range: set the loop variables and yield once per iteration."""
 
     def walk(frame: Frame) -> Any:
         container = over(frame)
@@ -337,10 +323,16 @@ def _lazily(slot: int) -> Code:
     return code
 
 
-def _optional(value: Value) -> OptionalValue:
+_ABSENT: Final = object()
+
+
+def _entry(value: Value, optional: bool) -> Value:
+    """The value of an entry of a list or map; ``_ABSENT`` for an optional entry without one."""
+    if not optional:
+        return value
     if type(value) is not OptionalValue:
         raise CelRuntimeError("cannot initialize optional entry from non-optional value")
-    return value
+    return value.value if value.present else _ABSENT
 
 
 def _truth(value: Value, operator: str) -> bool:
@@ -350,7 +342,7 @@ def _truth(value: Value, operator: str) -> bool:
 
 
 def _quantifier(walk: Walk, condition: Code, deciding: bool) -> Code:
-    """``exists`` (decided by true) and ``all`` (decided by false)."""
+    """``exists`` (*deciding* is true) and ``all`` (*deciding* is false)."""
     operator = "_||_" if deciding else "_&&_"
 
     def code(frame: Frame) -> Value:
@@ -405,7 +397,7 @@ def _map_builder(walk: Walk, condition: Code | None, value: Code, key: Code | No
 
 
 def _logical(deciding: bool) -> Callable[[list[Code]], Code]:
-    """``||`` (decided by true) and ``&&`` (decided by false), which absorb errors."""
+    """``||`` (*deciding* is true) and ``&&`` (*deciding* is false), which absorb errors."""
     operator = "_||_" if deciding else "_&&_"
 
     def build(codes: list[Code]) -> Code:
@@ -445,41 +437,34 @@ def _conditional(codes: list[Code]) -> Code:
     return code
 
 
-def _or_value(codes: list[Code]) -> Code:
-    left, right = codes
+def _or(name: str) -> Callable[[list[Code]], Code]:
+    """``or`` and ``orValue``, which evaluate the second operand only if the first is absent."""
 
-    def code(frame: Frame) -> Value:
-        value = left(frame)
-        if type(value) is not OptionalValue:
-            raise no_such_overload("orValue", value)
-        return value.value if value.present else right(frame)
+    def build(codes: list[Code]) -> Code:
+        left, right = codes
 
-    return code
+        def code(frame: Frame) -> Value:
+            value = left(frame)
+            if type(value) is not OptionalValue:
+                raise no_such_overload(name, value)
+            if value.present:
+                return value if name == "or" else value.value
+            other = right(frame)
+            if name == "or" and type(other) is not OptionalValue:
+                raise no_such_overload(name, value, other)
+            return other
 
+        return code
 
-def _or_optional(codes: list[Code]) -> Code:
-    left, right = codes
-
-    def code(frame: Frame) -> Value:
-        value = left(frame)
-        if type(value) is not OptionalValue:
-            raise no_such_overload("or", value)
-        if value.present:
-            return value
-        other = right(frame)
-        if type(other) is not OptionalValue:
-            raise no_such_overload("or", value, other)
-        return other
-
-    return code
+    return build
 
 
 _SPECIAL: Final[dict[str, Callable[[list[Code]], Code]]] = {
     "_&&_": _logical(False),
     "_||_": _logical(True),
     "_?_:_": _conditional,
-    "orValue": _or_value,
-    "or": _or_optional,
+    "orValue": _or("orValue"),
+    "or": _or("or"),
 }
 
 
@@ -493,8 +478,8 @@ def _applied(function: Callable[..., Value], codes: list[Code]) -> Code:
     return lambda frame: function(*[code(frame) for code in codes])
 
 
-def _folded(function: Callable[..., Value], argument: LiteralExpr) -> Code:
-    """A conversion of a constant: done once, and an error already rejects the expression."""
+def _folded(function: Callable[..., Value], argument: tree.LiteralExpr) -> Code:
+    """A conversion of a constant: evaluated once; an error rejects the expression."""
     try:
         value = function(argument.value)
     except CelRuntimeError as error:
@@ -503,7 +488,7 @@ def _folded(function: Callable[..., Value], argument: LiteralExpr) -> Code:
 
 
 def _once(function: Callable[..., Value], values: list[Value]) -> Code:
-    """A parser of constants: runs once; if it fails, then at each evaluation."""
+    """A parser of constants: evaluated once if it succeeds, else at each evaluation."""
     try:
         value = function(*values)
     except CelRuntimeError:
@@ -512,14 +497,9 @@ def _once(function: Callable[..., Value], values: list[Value]) -> Code:
 
 
 def _unusable(name: str, codes: list[Code]) -> Code:
-    """Authorization functions: no selector can come by a value they accept."""
+    """An authorization function: a selector cannot obtain the values that it accepts."""
 
     def code(frame: Frame) -> Value:
         raise no_such_overload(name, *[c(frame) for c in codes])
 
     return code
-
-
-def domain_map(entries: dict[str, dict[str, Value]]) -> DomainMap:
-    """``device.attributes`` or ``device.capacity`` from domain → name → value."""
-    return DomainMap(entries)

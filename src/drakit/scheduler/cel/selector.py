@@ -1,14 +1,23 @@
-"""A device selector: compiled once, evaluated per device."""
+"""Device selectors: compiled once, evaluated per device."""
 
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import Any, Final
 
+from drakit.core.kubernetes_releases import LATEST, CelEnvironment
 from drakit.core.objects import Attribute, Device
 from drakit.scheduler.cel.checker import types as t
-from drakit.scheduler.cel.checker.checker import NEW, STORED, Checked, Environment, check
+from drakit.scheduler.cel.checker.checker import (
+    Checked,
+    Environment,
+    check,
+    new_objects,
+    stored_objects,
+)
 from drakit.scheduler.cel.checker.cost import COST_LIMIT, estimate
+from drakit.scheduler.cel.checker.fields import Field, fields_named
 from drakit.scheduler.cel.checker.validators import validate
 from drakit.scheduler.cel.errors import (
     CelCompileError,
@@ -30,28 +39,19 @@ HINT: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
 class CompiledSelector:
-    """An expression that picks devices.
+    """A compiled selector expression.
 
-    *rejection* is why the API server would not take an object with this expression now, if it would
-    not; the scheduler evaluates stored expressions by slightly wider rules.
+    *rejection* is the error with which the API server rejects new objects with this expression, if
+    any; the rules for stored expressions, which the scheduler evaluates, are slightly wider.
     """
 
-    __slots__ = ("_program", "expression", "max_cost", "rejection", "root")
-
-    def __init__(
-        self,
-        expression: str,
-        root: Expr,
-        program: CompiledExpression,
-        max_cost: int,
-        rejection: CelCompileError | None,
-    ) -> None:
-        self.expression = expression
-        self.root = root
-        self.max_cost = max_cost
-        self.rejection = rejection
-        self._program = program
+    expression: str
+    root: Expr
+    _program: CompiledExpression
+    max_cost: int
+    rejection: CelCompileError | None
 
     def matches(self, device: DeviceValue) -> bool:
         """Whether *device* is selected. Raises :class:`CelRuntimeError`."""
@@ -64,27 +64,36 @@ class CompiledSelector:
 
 
 @functools.lru_cache(maxsize=1024)
-def compile_selector(expression: str) -> CompiledSelector:
-    """Compile for the scheduler. Raises :class:`CelCompileError` if it could not evaluate it."""
-    with deep_stack():  # for the nesting cel-go allows
+def compile_selector(expression: str, cel: CelEnvironment = LATEST.cel) -> CompiledSelector:
+    """Compile for the scheduler. Raises :class:`CelCompileError` if it cannot evaluate it."""
+    with deep_stack():  # as deep as the nesting that cel-go allows
         root = parse(expression)
-        checked = _checked(root, STORED)
+        checked = _checked(root, stored_objects(cel))
         program = build(root, checked)
         cost = estimate(root, checked)
-        return CompiledSelector(expression, root, program, cost, _rejection(root, cost))
+        return CompiledSelector(expression, root, program, cost, _rejection(root, cost, cel))
 
 
-def rejection(expression: str) -> CelCompileError | None:
-    """Why the API server rejects a new object with this expression, or None."""
+@functools.lru_cache(maxsize=1024)
+def selector_fields(expression: str) -> tuple[Field, ...]:
+    """The fields of ``device`` that an expression names; none if it is not valid."""
     try:
-        return compile_selector(expression).rejection
+        return tuple(fields_named(compile_selector(expression).root))
+    except CelCompileError:
+        return ()
+
+
+def rejection(expression: str, cel: CelEnvironment = LATEST.cel) -> CelCompileError | None:
+    """The error with which the API server rejects a new object with this expression, or None."""
+    try:
+        return compile_selector(expression, cel).rejection
     except CelCompileError as error:
         return error
 
 
-def _rejection(root: Expr, cost: int) -> CelCompileError | None:
+def _rejection(root: Expr, cost: int, cel: CelEnvironment) -> CelCompileError | None:
     try:
-        _checked(root, NEW)
+        _checked(root, new_objects(cel))
     except CelCompileError as error:
         return error
     if cost > COST_LIMIT:
@@ -107,7 +116,7 @@ def _checked(root: Expr, environment: Environment) -> Checked:
 
 
 def device_value(driver: str, device: Device) -> DeviceValue:
-    """The variable ``device``. Raises :class:`CelRuntimeError` for an attribute without value."""
+    """The variable ``device``. Raises :class:`CelRuntimeError` if an attribute has no value."""
     attributes = DomainMap()
     for name, attribute in device.attributes.items():
         domain, identifier = split_name(name, driver)

@@ -1,15 +1,15 @@
-"""Run-time values and the operators on them.
+"""CEL values at run time, and operators.
 
 CEL's ``int``, ``uint``, ``double``, ``bool``, ``string``, ``bytes``, ``null``, lists and maps are
 Python's ``int``, :class:`UInt`, ``float``, ``bool``, ``str``, ``bytes``, ``None``, ``list`` and
-``dict``. Python takes ``True`` and ``1`` for the same dictionary key, CEL does not, so truth values
-are wrapped when they serve as keys. Numbers of different types compare by value, as in CEL.
+``dict``. As dictionary keys, bools are wrapped: Python treats ``True`` and ``1`` as the same key.
 """
 
 from __future__ import annotations
 
 import enum
 import math
+import operator as operators
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -20,7 +20,9 @@ from drakit.scheduler.cel.stdlib.semver import Semver
 from drakit.scheduler.cel.syntax.tree import UInt
 
 Value: TypeAlias = Any
-"""A value of the expression language."""
+"""A CEL value."""
+Overloads: TypeAlias = dict[str, list[tuple[Callable[..., Any], tuple[type, ...]]]]
+"""Implementations of functions: by name, each with the types of its arguments."""
 
 INT_MAX: Final = 2**63 - 1
 INT_MIN: Final = -(2**63)
@@ -42,7 +44,7 @@ class Timestamp:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Duration:
-    """A span of time in nanoseconds."""
+    """A duration in nanoseconds."""
 
     nanos: int
 
@@ -69,29 +71,21 @@ class DomainMap(dict[str, Any]):
     """``device.attributes`` and ``device.capacity``: an unknown domain reads as an empty map."""
 
     def find(self, key: Value) -> tuple[Value, bool]:
-        """The entry of *key*; there always is one."""
+        """The entry of *key*, which always exists."""
         return self.get(key, {}) if type(key) is str else {}, True
 
 
+@dataclass(slots=True, eq=False)
 class DeviceValue:
-    """``device``."""
+    """The variable ``device``."""
 
-    __slots__ = ("allow_multiple_allocations", "attributes", "capacity", "driver")
-
-    def __init__(
-        self,
-        driver: str,
-        attributes: DomainMap,
-        capacity: DomainMap,
-        allow_multiple_allocations: bool,
-    ) -> None:
-        self.driver = driver
-        self.attributes = attributes
-        self.capacity = capacity
-        self.allow_multiple_allocations = allow_multiple_allocations
+    driver: str
+    attributes: DomainMap
+    capacity: DomainMap
+    allow_multiple_allocations: bool
 
     def field(self, name: str) -> Value:
-        """A field by its API name; the type checker let only existing ones pass."""
+        """A field by its API name; the type checker rejects unknown names."""
         if name == "allowMultipleAllocations":
             return self.allow_multiple_allocations
         return getattr(self, name)
@@ -112,15 +106,28 @@ def type_name(value: Value) -> str:
 
 
 def no_such_overload(function: str, *args: Value) -> CelRuntimeError:
-    """The error for arguments of types the function does not take."""
+    """The error for argument types that the function does not accept."""
     return CelRuntimeError(f"no such overload: {function}({', '.join(map(type_name, args))})")
+
+
+def accepts(parse: Callable[..., Value]) -> Callable[..., bool]:
+    """A function that tells whether *parse* succeeds."""
+
+    def test(*args: Value) -> bool:
+        try:
+            parse(*args)
+        except CelRuntimeError:
+            return False
+        return True
+
+    return test
 
 
 # -- maps -----------------------------------------------------------------------------------------
 
 
 def key_of(value: Value) -> Any:
-    """What stands for *value* as a key of a Python dictionary."""
+    """The key of a Python dictionary that represents *value*."""
     kind = type(value)
     if kind is bool:
         return _BoolKey(value)
@@ -136,13 +143,8 @@ def key_value(key: Any) -> Value:
     return key.value if type(key) is _BoolKey else key
 
 
-def keys(mapping: dict[Any, Value]) -> list[Value]:
-    """The keys as values."""
-    return [key.value if type(key) is _BoolKey else key for key in mapping]
-
-
 def find(mapping: dict[Any, Value], key: Value) -> tuple[Value, bool]:
-    """The entry of *key* and whether there is one."""
+    """The entry of *key*, and whether it exists."""
     if type(mapping) is DomainMap:
         return mapping.find(key)
     try:
@@ -237,7 +239,7 @@ def optional_select(container: Value, name: str) -> OptionalValue:
 
 
 def equal(a: Value, b: Value) -> bool:  # noqa: PLR0911 - one line per kind of value
-    """``a == b``: numbers by value, other types only with their own kind."""
+    """``a == b``: numbers compare by value, other types only with the same type."""
     kind = type(a)
     if kind is type(b):
         if kind is list:
@@ -249,7 +251,7 @@ def equal(a: Value, b: Value) -> bool:  # noqa: PLR0911 - one line per kind of v
                 return bool(a.present == b.present)
             return equal(a.value, b.value)
         if kind is Amount and b.computed:
-            # Sums and differences are pointers in the API server, which its == does not expect.
+            # Sums and differences are pointers in the API server, which its == does not support.
             raise no_such_overload("_==_", a, b)
         return bool(a == b)
     if kind in NUMBERS:
@@ -262,13 +264,13 @@ def equal(a: Value, b: Value) -> bool:  # noqa: PLR0911 - one line per kind of v
     if b is None:
         return False
     if kind is Amount or kind is Semver or hasattr(a, "type_name"):
-        # apiserver's own types answer "no such overload" for foreign types instead of false.
+        # Types of the API server report "no such overload" for other types instead of false.
         raise no_such_overload("_==_", a, b)
     return False
 
 
-def same(a: Value, b: Value) -> bool:
-    """Equality where an error counts as "not equal", as lists and sets compare."""
+def equal_or_false(a: Value, b: Value) -> bool:
+    """Equality in which an error counts as false, as for members of lists and sets."""
     try:
         return equal(a, b)
     except CelRuntimeError:
@@ -292,38 +294,25 @@ def _comparable(a: Value, b: Value) -> bool:
     return kind is type(b) and kind in (str, bytes, bool, Timestamp, Duration)
 
 
-def less(a: Value, b: Value) -> bool:
-    """``a < b``."""
-    if _comparable(a, b):
-        return bool(a < b)
-    raise no_such_overload("_<_", a, b)
+def _comparison(
+    operator: str, compare: Callable[[Value, Value], bool]
+) -> Callable[[Value, Value], bool]:
+    def compared(a: Value, b: Value) -> bool:
+        if _comparable(a, b):
+            return compare(a, b)
+        raise no_such_overload(operator, a, b)
+
+    return compared
 
 
-def less_equal(a: Value, b: Value) -> bool:
-    """``a <= b``."""
-    if _comparable(a, b):
-        return bool(a <= b)
-    raise no_such_overload("_<=_", a, b)
-
-
-def greater(a: Value, b: Value) -> bool:
-    """``a > b``."""
-    if _comparable(a, b):
-        return bool(a > b)
-    raise no_such_overload("_>_", a, b)
-
-
-def greater_equal(a: Value, b: Value) -> bool:
-    """``a >= b``."""
-    if _comparable(a, b):
-        return bool(a >= b)
-    raise no_such_overload("_>=_", a, b)
+less: Final = _comparison("_<_", operators.lt)
+greater: Final = _comparison("_>_", operators.gt)
 
 
 def contains(item: Value, container: Value) -> bool:
     """``item in container``."""
     if type(container) is list:
-        return any(same(item, other) for other in container)
+        return any(equal_or_false(item, other) for other in container)
     if isinstance(container, dict):
         try:
             return key_of(item) in container
@@ -335,22 +324,22 @@ def contains(item: Value, container: Value) -> bool:
 # -- arithmetic ---------------------------------------------------------------------------------------
 
 
-def whole(value: int) -> int:
-    """*value* if it fits 64 bits."""
+def int64(value: int) -> int:
+    """*value*, checked to fit in 64 bits."""
     if INT_MIN <= value <= INT_MAX:
         return value
     raise CelRuntimeError("integer overflow")
 
 
-def unsigned(value: int) -> UInt:
-    """*value* as an unsigned integer if it fits 64 bits."""
+def uint64(value: int) -> UInt:
+    """*value* as an unsigned integer, checked to fit in 64 bits."""
     if 0 <= value <= UINT_MAX:
         return UInt(value)
     raise CelRuntimeError("unsigned integer overflow")
 
 
 def time_span(nanos: int) -> Duration:
-    """A duration, within 64 bits of nanoseconds."""
+    """A duration, checked to fit in 64 bits."""
     if not INT_MIN <= nanos <= INT_MAX:
         raise CelRuntimeError("duration overflow")
     return Duration(nanos)
@@ -361,7 +350,7 @@ _LAST_SECOND: Final = 253402300799
 
 
 def point_in_time(nanos: int) -> Timestamp:
-    """A timestamp between the years 1 and 9999."""
+    """A timestamp, checked to be in the years 1 to 9999."""
     if not _FIRST_SECOND <= nanos // 10**9 <= _LAST_SECOND:
         raise CelRuntimeError("timestamp overflow")
     return Timestamp(nanos)
@@ -372,11 +361,11 @@ def add(a: Value, b: Value) -> Value:
     kind = type(a)
     if kind is type(b):
         if kind is int:
-            return whole(a + b)
+            return int64(a + b)
         if kind in (str, float, list, bytes):
             return a + b
         if kind is UInt:
-            return unsigned(int(a) + int(b))
+            return uint64(int(a) + int(b))
         if kind is Duration:
             return time_span(a.nanos + b.nanos)
     if {kind, type(b)} == {Timestamp, Duration}:
@@ -389,11 +378,11 @@ def subtract(a: Value, b: Value) -> Value:
     kind = type(a)
     if kind is type(b):
         if kind is int:
-            return whole(a - b)
+            return int64(a - b)
         if kind is float:
             return a - b
         if kind is UInt:
-            return unsigned(int(a) - int(b))
+            return uint64(int(a) - int(b))
         if kind is Duration or kind is Timestamp:
             return time_span(a.nanos - b.nanos)
     if kind is Timestamp and type(b) is Duration:
@@ -406,31 +395,28 @@ def multiply(a: Value, b: Value) -> Value:
     kind = type(a)
     if kind is type(b):
         if kind is int:
-            return whole(a * b)
+            return int64(a * b)
         if kind is float:
             return a * b
         if kind is UInt:
-            return unsigned(int(a) * int(b))
+            return uint64(int(a) * int(b))
     raise no_such_overload("_*_", a, b)
 
 
 def divide(a: Value, b: Value) -> Value:
-    """``a / b``, towards zero for integers."""
+    """``a / b``; integers round toward zero."""
     kind = type(a)
     if kind is type(b) and kind in NUMBERS:
         if kind is float:
-            if b == 0.0:
-                negative = math.copysign(1.0, a) * math.copysign(1.0, b) < 0
-                return (
-                    math.nan if a == 0.0 or math.isnan(a) else -math.inf if negative else math.inf
-                )
-            return a / b
+            if b != 0.0:
+                return a / b
+            return math.nan if a == 0.0 or math.isnan(a) else a * math.copysign(math.inf, b)
         if b == 0:
             raise CelRuntimeError("division by zero")
         quotient = abs(int(a)) // abs(int(b))
         if kind is UInt:
             return UInt(quotient)
-        return whole(quotient if (a < 0) == (b < 0) else -quotient)
+        return int64(quotient if (a < 0) == (b < 0) else -quotient)
     raise no_such_overload("_/_", a, b)
 
 
@@ -441,14 +427,14 @@ def modulo(a: Value, b: Value) -> Value:
         if b == 0:
             raise CelRuntimeError("modulus by zero")
         rest = abs(int(a)) % abs(int(b))
-        return UInt(rest) if kind is UInt else whole(-rest if a < 0 else rest)
+        return UInt(rest) if kind is UInt else int64(-rest if a < 0 else rest)
     raise no_such_overload("_%_", a, b)
 
 
 def negate(a: Value) -> Value:
     """``-a``."""
     if type(a) is int:
-        return whole(-a)
+        return int64(-a)
     if type(a) is float:
         return -a
     raise no_such_overload("-_", a)
@@ -462,16 +448,16 @@ def negation(a: Value) -> bool:
 
 
 def elements(container: Value) -> Iterable[Value]:
-    """What a one-variable loop runs over: the items of a list, the keys of a map."""
+    """The range of a one-variable loop: the items of a list or the keys of a map."""
     if type(container) is list:
         return container
     if isinstance(container, dict):
-        return keys(container)
+        return list(map(key_value, container))
     raise CelRuntimeError(f"got '{type_name(container)}', expected iterable type")
 
 
 def pairs(container: Value) -> Iterable[tuple[Value, Value]]:
-    """What a two-variable loop runs over: index and item, or key and value."""
+    """The range of a two-variable loop: index and item, or key and value."""
     if type(container) is list:
         return enumerate(container)
     if isinstance(container, dict):
@@ -480,13 +466,14 @@ def pairs(container: Value) -> Iterable[tuple[Value, Value]]:
 
 
 def shown(value: Value) -> str:
-    """A short spelling for messages."""
+    """A short form for messages."""
     return value if type(value) is str else repr(value)
 
 
 OPERATORS: Final[dict[str, Callable[..., Value]]] = {
-    "_==_": equal, "_!=_": lambda a, b: not equal(a, b), "_<_": less, "_<=_": less_equal,
-    "_>_": greater, "_>=_": greater_equal, "@in": contains, "_[_]": index,
+    "_==_": equal, "_!=_": lambda a, b: not equal(a, b), "_<_": less, "_>_": greater,
+    "_<=_": _comparison("_<=_", operators.le), "_>=_": _comparison("_>=_", operators.ge),
+    "@in": contains, "_[_]": index,
     "_[?_]": optional_index, "_+_": add, "_-_": subtract, "_*_": multiply, "_/_": divide,
     "_%_": modulo, "-_": negate, "!_": negation, "@not_strictly_false": lambda a: a is not False,
 }  # fmt: skip

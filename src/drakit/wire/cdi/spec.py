@@ -1,8 +1,8 @@
-"""CDI specifications as values: built, checked, versioned and spelled deterministically.
+"""CDI specifications: types, validation, version and encoding.
 
-Readers are strict. A version they do not know, or one lower than the features used need, makes
-the whole file unusable, as does any field they do not know; so the version is computed: the
-lowest that covers what is used (containerd 1.7.0 knows none above 0.5.0).
+Runtimes reject a file with an unknown version or field, or with a version too low for its features.
+The version is therefore the lowest that covers the features used (containerd 1.7.0 knows none above
+0.5.0).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ KNOWN_VERSIONS: Final = (
     "0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0",
 )  # fmt: skip
 LOWEST_EMITTED: Final = "0.3.0"
-"""All runtimes that have CDI know it; earlier ones differ in nothing we would gain from."""
+"""Known to all runtimes with CDI."""
 
 
 class CdiError(ValueError):
-    """A specification no runtime would accept; says which part and why."""
+    """An invalid specification; the text names the part and the reason."""
 
 
 class _Part(
@@ -32,11 +32,11 @@ class _Part(
     forbid_unknown_fields=True,
     rename="camel",
 ):
-    """Base of all parts: absent when default, unknown fields refused, as runtimes do."""
+    """Base of all parts: defaults are omitted, unknown fields are rejected, as by runtimes."""
 
 
 class CdiDeviceNode(_Part, frozen=True):
-    """A device node to make in the container."""
+    """A device node to create in the container."""
 
     path: str
     host_path: str = ""
@@ -50,7 +50,7 @@ class CdiDeviceNode(_Part, frozen=True):
 
 
 class CdiMount(_Part, frozen=True):
-    """A file or directory of the host to mount."""
+    """A mount from the host."""
 
     host_path: str
     container_path: str
@@ -59,7 +59,7 @@ class CdiMount(_Part, frozen=True):
 
 
 class Hook(_Part, frozen=True):
-    """A program of the host to run at a point of the container's life."""
+    """A lifecycle hook of the container."""
 
     hook_name: str
     path: str
@@ -69,7 +69,7 @@ class Hook(_Part, frozen=True):
 
 
 class IntelRdt(_Part, frozen=True):
-    """A class of service of Intel's Resource Director Technology."""
+    """Intel Resource Director Technology settings."""
 
     clos_id: str = msgspec.field(name="closID", default="")
     l3_cache_schema: str = msgspec.field(name="l3CacheSchema", default="")
@@ -86,7 +86,7 @@ class NetDevice(_Part, frozen=True):
 
 
 class ContainerEdits(_Part, frozen=True):
-    """What to change in a container. CDI has no edit for CPUs or memory; NRI does those."""
+    """Changes of a container. CDI cannot set CPUs or memory; NRI does."""
 
     env: tuple[str, ...] = ()
     device_nodes: tuple[CdiDeviceNode, ...] = ()
@@ -101,7 +101,7 @@ NO_EDITS: Final = ContainerEdits()
 
 
 class CdiDevice(_Part, frozen=True):
-    """One device: a name and what requesting it does to a container."""
+    """A device and its container edits."""
 
     name: str
     annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
@@ -109,10 +109,7 @@ class CdiDevice(_Part, frozen=True):
 
 
 class Spec(_Part, frozen=True):
-    """One file: devices of one kind (``vendor/class``).
-
-    :func:`make_spec` computes the version; a spec read from a file has the one it says.
-    """
+    """A specification file: devices of one kind (``vendor/class``)."""
 
     cdi_version: str
     kind: str
@@ -134,44 +131,44 @@ _LONGEST_CLASS: Final = 63
 
 
 def check_kind(kind: str) -> None:
-    """Raise :class:`CdiError` unless *kind* is a ``vendor/class`` every runtime accepts."""
+    """Raise :class:`CdiError` unless *kind* is a valid ``vendor/class``."""
     vendor, slash, class_ = kind.partition("/")
     if not slash or not _VENDOR.fullmatch(vendor):
         raise CdiError(
-            f"CDI kind {kind!r}: the vendor must begin with a letter, end with a letter or digit "
-            "and hold only letters, digits, '_', '-' and '.'; then comes '/' and the class"
+            f"CDI kind {kind!r}: the vendor must start with a letter, end with a letter or digit "
+            "and contain only letters, digits, '_', '-' and '.'; '/' and the class follow"
         )
     if not _CLASS.fullmatch(class_) or len(class_) > _LONGEST_CLASS:
         raise CdiError(
-            f"CDI kind {kind!r}: the class must begin with a letter, end with a letter or digit, "
-            f"hold only letters, digits, '_', '-' and '.', and have at most {_LONGEST_CLASS}"
+            f"CDI kind {kind!r}: the class must start with a letter, end with a letter or digit, "
+            f"contain only letters, digits, '_', '-' and '.', and have at most {_LONGEST_CLASS} characters"
         )
 
 
 def check_device_name(name: str) -> None:
-    """Raise :class:`CdiError` unless *name* can be a device's name."""
+    """Raise :class:`CdiError` unless *name* is a valid device name."""
     if not _DEVICE.fullmatch(name):
         raise CdiError(
-            f"CDI device name {name!r} must begin and end with a letter or digit and hold only "
+            f"CDI device name {name!r} must start and end with a letter or digit and contain only "
             "letters, digits, '_', '-', '.' and ':'"
         )
 
 
 def claim_device_name(claim_uid: str, request: str) -> str:
-    """The device for *request* of a claim: ``claim-<uid>_<request>``.
+    """The device name for *request* of a claim: ``claim-<uid>_<request>``.
 
-    It begins with a letter because a UID may begin with a digit, which would need version 0.5.0.
-    UIDs and request names are made of letters, digits and ``-``, so ``_`` separates them for
-    sure. Raises :class:`CdiError` for other characters.
+    It starts with a letter, since a digit requires version 0.5.0. UIDs and request names contain only
+    letters, digits and ``-``, so ``_`` is an unambiguous separator; other characters raise
+    :class:`CdiError`.
     """
     for part in (claim_uid, request):
         if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?", part, re.ASCII):
-            raise CdiError(f"{part!r} is no claim UID or base request name")
+            raise CdiError(f"{part!r} is not a valid claim UID or base request name")
     return f"claim-{claim_uid}_{request}"
 
 
 def parse_claim_device_name(name: str) -> tuple[str, str] | None:
-    """(claim UID, request) of a name :func:`claim_device_name` made; None for any other."""
+    """(claim UID, request) of a name from :func:`claim_device_name`; ``None`` for others."""
     uid, separator, request = name.removeprefix("claim-").partition("_")
     if not name.startswith("claim-") or not separator:
         return None
@@ -191,10 +188,9 @@ def make_spec(
     annotations: Mapping[str, str] | None = None,
     container_edits: ContainerEdits = NO_EDITS,
 ) -> Spec:
-    """A checked specification with the lowest version that covers it.
+    """A validated specification with the lowest possible version.
 
-    Raises :class:`CdiError` for what a runtime would refuse, no device at all among it: such a
-    file is a permanent error in the runtime's log, so delete the file instead.
+    Raises :class:`CdiError` if a runtime would reject it, for example because it has no device.
     """
     spec = Spec(
         cdi_version=LOWEST_EMITTED,
@@ -209,7 +205,7 @@ def make_spec(
 
 
 def claim_spec(kind: str, claim_uid: str, requests: Mapping[str, ContainerEdits]) -> Spec:
-    """The specification of a claim: one device per base request name, ordered by name."""
+    """The specification of a claim: one device per base request, ordered by name."""
     return make_spec(
         kind,
         [
@@ -220,7 +216,7 @@ def claim_spec(kind: str, claim_uid: str, requests: Mapping[str, ContainerEdits]
 
 
 def minimum_version(spec: Spec) -> str:
-    """The lowest version whose readers understand everything *spec* uses."""
+    """The lowest version that supports everything in *spec*."""
     needed = LOWEST_EMITTED
     class_ = spec.kind.partition("/")[2]
     if spec.annotations or "." in class_:
@@ -261,7 +257,7 @@ _SETTING: Final = re.compile(r"[^=]+=.*", re.DOTALL)
 
 
 def check_spec(spec: Spec) -> None:
-    """Raise :class:`CdiError` unless every runtime that knows the version accepts *spec*."""
+    """Raise :class:`CdiError` unless runtimes that know the version accept *spec*."""
     version = spec.cdi_version.removeprefix("v")
     if version not in KNOWN_VERSIONS:
         raise CdiError(f"CDI version {spec.cdi_version!r} is unknown")
@@ -272,15 +268,15 @@ def check_spec(spec: Spec) -> None:
     for device in spec.devices:
         check_device_name(device.name)
         if device.name in seen:
-            raise CdiError(f"CDI device {spec.kind}={device.name} is there twice")
+            raise CdiError(f"CDI device {spec.kind}={device.name} is defined twice")
         seen.add(device.name)
         if device.container_edits == NO_EDITS:
-            raise CdiError(f"CDI device {spec.kind}={device.name} changes nothing")
+            raise CdiError(f"CDI device {spec.kind}={device.name} has no container edits")
         _check_edits(device.container_edits, f"CDI device {spec.kind}={device.name}")
     _check_edits(spec.container_edits, f"CDI specification of {spec.kind}")
     needed = minimum_version(spec)
     if KNOWN_VERSIONS.index(version) < KNOWN_VERSIONS.index(needed):
-        raise CdiError(f"CDI version {version} is too low for what is used; it needs {needed}")
+        raise CdiError(f"CDI version {version} is too low; the features used require {needed}")
 
 
 def _check_edits(edits: ContainerEdits, where: str) -> None:
@@ -297,12 +293,14 @@ def _check_edits(edits: ContainerEdits, where: str) -> None:
         if hook.hook_name not in _HOOKS or not hook.path:
             raise CdiError(
                 f"{where}: hook {hook.hook_name!r} is unknown or has no path; "
-                f"there are {', '.join(sorted(_HOOKS))}"
+                f"known hooks: {', '.join(sorted(_HOOKS))}"
             )
         _check_settings(hook.env, where)
     for device in edits.net_devices:
         if not device.host_interface_name or not device.name:
-            raise CdiError(f"{where}: a network device needs its name on the host and its new one")
+            raise CdiError(
+                f"{where}: a network device needs its names on the host and in the container"
+            )
 
 
 def _check_settings(settings: Iterable[str], where: str) -> None:
@@ -315,13 +313,13 @@ def _check_settings(settings: Iterable[str], where: str) -> None:
 
 
 def encode_spec(spec: Spec) -> bytes:
-    """The file's content: JSON, the same bytes for the same value."""
+    """Deterministic JSON."""
     check_spec(spec)
     return msgspec.json.format(msgspec.json.encode(spec, order="sorted"), indent=2) + b"\n"
 
 
 def decode_spec(data: bytes) -> Spec:
-    """Read and check a JSON file as strictly as runtimes do. Raises :class:`CdiError`."""
+    """Decode and validate JSON. Raises :class:`CdiError`."""
     try:
         spec = msgspec.json.decode(data, type=Spec)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -331,7 +329,7 @@ def decode_spec(data: bytes) -> Spec:
 
 
 def spec_from_builtins(document: object) -> Spec:
-    """Read and check a parsed document (YAML). Raises :class:`CdiError`."""
+    """Validate a parsed document (YAML). Raises :class:`CdiError`."""
     try:
         spec = msgspec.convert(document, type=Spec)
     except (msgspec.ValidationError, RecursionError) as error:

@@ -11,7 +11,7 @@ Errors are :class:`KubeError`; they name the request, the server's response and 
 from drakit.wire.kube.access.config import ClusterAccess, find_cluster, in_cluster
 from drakit.wire.kube.access.endpoint import Endpoint
 from drakit.wire.kube.backoff import Backoff
-from drakit.wire.kube.client import EVERYTHING, Client, Listing, Selection
+from drakit.wire.kube.client import Client, Selection
 from drakit.wire.kube.errors import (
     AlreadyExistsError,
     ApiError,
@@ -27,7 +27,6 @@ from drakit.wire.kube.errors import (
     KubeError,
     NotFoundError,
     ProtocolError,
-    RequestTooLargeError,
     ServerBusyError,
     ServerError,
     UnauthorizedError,
@@ -48,7 +47,7 @@ from drakit.wire.kube.resources import (
 )
 from drakit.wire.kube.watch.decoder import EventKind, WatchEvent
 from drakit.wire.kube.watch.reflector import Reflector
-from drakit.wire.kube.watch.snapshot import ListResult, read_all
+from drakit.wire.kube.watch.snapshot import read_all
 from drakit.wire.kube.watch.store import Change, Store
 
 __all__ = [
@@ -57,7 +56,6 @@ __all__ = [
     "CLAIM_TEMPLATES",
     "CLASSES",
     "EVENTS",
-    "EVERYTHING",
     "NODES",
     "PODS",
     "SLICES",
@@ -81,13 +79,10 @@ __all__ = [
     "HttpLimits",
     "InvalidError",
     "KubeError",
-    "ListResult",
-    "Listing",
     "NotFoundError",
     "Object",
     "ProtocolError",
     "Reflector",
-    "RequestTooLargeError",
     "Resource",
     "Selection",
     "ServerBusyError",

@@ -1,4 +1,4 @@
-"""How long to wait before the next try: quick first, then ever longer, never in step."""
+"""Exponential backoff with jitter."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from collections.abc import Callable
 
 
 class Backoff:
-    """Delays that double from ``first`` to ``longest``, each shortened at random by up to half.
-
-    The randomness keeps the nodes of a cluster from coming back in the same instant.
-    """
+    """Delays that double from ``first`` to ``longest``, each shortened by up to half at random."""
 
     def __init__(
         self,
@@ -25,14 +22,14 @@ class Backoff:
         self._current = first
 
     def next(self, at_least: float | None = None) -> float:
-        """The next delay in seconds; not below *at_least*, what the server asked for."""
+        """The next delay in seconds, at least *at_least* (the server's ``Retry-After``)."""
         delay = self._current * (1 - self._randomly() / 2)
         self._current = min(self._current * 2, self._longest)
         if at_least is None:
             return delay
-        # A request to come back in n seconds went to everybody: spread by a tenth.
+        # All clients received the same Retry-After: spread them by a tenth.
         return max(delay, at_least * (1 + self._randomly() / 10))
 
     def reset(self) -> None:
-        """Things work again: start over with the shortest delay."""
+        """Start over with the shortest delay."""
         self._current = self._first

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Self, TypeVar
 
@@ -116,10 +116,7 @@ class Client:
         self, resource: Resource[T], name: str, *, namespace: str | None = None
     ) -> Object[T]:
         """Read one object; raises ``NotFoundError`` when it does not exist."""
-        call = _Call(
-            "get", _target(resource, name, namespace), "GET", resource.path(namespace, name)
-        )
-        return self._object(resource, await self._json(call), call)
+        return await self._on_object("get", "GET", resource, name, namespace)
 
     async def get_document(self, path: str) -> Any:
         """Read a JSON document that is not an object, such as ``/version``."""
@@ -212,13 +209,9 @@ class Client:
     ) -> Object[T]:
         """Create an object and return it as the server stored it."""
         parameters = [("dryRun", "All" if dry_run else "")]
-        call = _Call(
-            "create",
-            _target(resource, _name_of(body), namespace),
-            "POST",
-            resource.path(namespace) + query(parameters),
-            _encode(body),
-        )
+        path = resource.path(namespace) + query(parameters)
+        target = _target(resource, _name_of(body), namespace)
+        call = _Call("create", target, "POST", path, objects.to_json(body))
         return self._object(resource, await self._json(call), call)
 
     async def update(
@@ -231,34 +224,23 @@ class Client:
         subresource: str = "",
     ) -> Object[T]:
         """Replace an object; raises ``ConflictError`` if it is not at the body's resource version."""
-        call = _Call(
-            "update",
-            _target(resource, name, namespace),
-            "PUT",
-            resource.path(namespace, name, subresource),
-            _encode(body),
-        )
-        return self._object(resource, await self._json(call), call)
+        data = objects.to_json(body)
+        return await self._on_object("update", "PUT", resource, name, namespace, subresource, data)
 
     async def patch(
         self,
         resource: Resource[T],
         name: str,
-        change: Any,
+        change: Document,
         *,
         namespace: str | None = None,
         subresource: str = "",
     ) -> Object[T]:
         """Apply a JSON merge patch."""
-        call = _Call(
-            "patch",
-            _target(resource, name, namespace),
-            "PATCH",
-            resource.path(namespace, name, subresource),
-            _encode(change),
-            "application/merge-patch+json",
+        data, kind = objects.to_json(change), "application/merge-patch+json"
+        return await self._on_object(
+            "patch", "PATCH", resource, name, namespace, subresource, data, content_type=kind
         )
-        return self._object(resource, await self._json(call), call)
 
     async def apply(
         self,
@@ -275,16 +257,17 @@ class Client:
 
         *force* takes fields over from other managers; without it they cause a ``ConflictError``.
         """
-        parameters = [("fieldManager", field_manager), ("force", "true" if force else "")]
-        call = _Call(
+        return await self._on_object(
             "patch",
-            _target(resource, name, namespace),
             "PATCH",
-            resource.path(namespace, name, subresource) + query(parameters),
-            _encode(body),
-            "application/apply-patch+yaml",  # JSON is YAML
+            resource,
+            name,
+            namespace,
+            subresource,
+            objects.to_json(body),
+            content_type="application/apply-patch+yaml",  # JSON is YAML
+            parameters=[("fieldManager", field_manager), ("force", "true" if force else "")],
         )
-        return self._object(resource, await self._json(call), call)
 
     async def delete(
         self,
@@ -303,16 +286,28 @@ class Client:
         options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if preconditions := {key: value for key, value in given.items() if value}:
             options["preconditions"] = preconditions
-        call = _Call(
-            "delete",
-            _target(resource, name, namespace),
-            "DELETE",
-            resource.path(namespace, name),
-            msgspec.json.encode(options),
-        )
-        await self._json(call)
+        target, path = _target(resource, name, namespace), resource.path(namespace, name)
+        await self._json(_Call("delete", target, "DELETE", path, msgspec.json.encode(options)))
 
-    # -- the request itself ---------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------------
+
+    async def _on_object(
+        self,
+        verb: str,
+        method: str,
+        resource: Resource[T],
+        name: str,
+        namespace: str | None,
+        subresource: str = "",
+        body: bytes = b"",
+        *,
+        content_type: str = "application/json",
+        parameters: Iterable[tuple[str, str]] = (),
+    ) -> Object[T]:
+        """A request for one object, which is also the response."""
+        path = resource.path(namespace, name, subresource) + query(parameters)
+        call = _Call(verb, _target(resource, name, namespace), method, path, body, content_type)
+        return self._object(resource, await self._json(call), call)
 
     async def _tls_context(self) -> ssl.SSLContext:
         return self._tls.context(self._certificate)
@@ -422,7 +417,3 @@ def _name_of(body: Any) -> str:
         return str(metadata.get("name") or metadata.get("generateName") or "")
     metadata = getattr(body, "metadata", None)
     return metadata.name or metadata.generate_name if metadata is not None else ""
-
-
-def _encode(body: Any) -> bytes:
-    return objects.to_json(body)

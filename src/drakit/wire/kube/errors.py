@@ -1,8 +1,4 @@
-"""What can go wrong between us and the API server, by kind, in the server's own words.
-
-Every error is a :class:`KubeError`. ``transient`` says whether trying the same thing again later
-can help without anybody changing anything.
-"""
+"""Errors of API requests; all are :class:`KubeError`."""
 
 from __future__ import annotations
 
@@ -10,49 +6,42 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 LONGEST_RETRY_AFTER: Final = 3600
-"""Seconds a server is stayed away from at the most, whatever it asks for."""
+"""Upper limit of the seconds to wait, whatever the server asks for."""
 
 
 class KubeError(Exception):
-    """Base of everything this package raises on purpose."""
+    """Base of all errors of this package."""
 
-    transient: ClassVar[bool] = False
     retry_after: float | None = None
-    """Seconds the server asked us to stay away, when it did."""
+    """Seconds to wait, if the server asked for it."""
 
 
 class ConfigError(KubeError):
-    """The kubeconfig or the in-cluster mount cannot be used; the text names file and field."""
+    """Invalid kubeconfig or in-cluster configuration; the text names file and field."""
 
 
 class CredentialError(KubeError):
-    """No usable credential could be had: token file gone, exec plugin failed."""
-
-    transient = True
+    """No usable credential: the token file is missing or the exec plugin failed."""
 
 
 class ConnectionFailedError(KubeError):
-    """The server could not be reached, or the connection broke before an answer was complete.
+    """The server is unreachable, or the connection broke before the response was complete.
 
-    For a write this is ambiguous: the server may have carried it out.
+    The server may have executed a write.
     """
-
-    transient = True
 
 
 class ProtocolError(KubeError):
-    """What came back is no HTTP/1.1 or no Kubernetes answer, or exceeds our size limits."""
-
-    transient = True
+    """The response is not valid HTTP/1.1 or Kubernetes JSON, or exceeds a size limit."""
 
 
 class DecodeError(KubeError):
-    """A well-formed object does not have the shape of its type; the text names the field."""
+    """An object does not match its type; the text names the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failed request: what was asked, and the ``Status`` the server answered with."""
+    """A failed request and the server's ``Status``."""
 
     verb: str
     target: str
@@ -64,20 +53,21 @@ class Failure:
 
 
 class ApiError(KubeError):
-    """The server answered, and the answer is no."""
+    """The server responded with a failure."""
 
     hint: ClassVar[str] = ""
 
     def __init__(self, failure: Failure) -> None:
-        said = failure.message or failure.reason or "no reason given"
-        text = f"cannot {failure.verb} {failure.target}: {said} (HTTP {failure.code})"
-        super().__init__(f"{text}. {self.hint_for(failure)}" if self.hint_for(failure) else text)
+        message = failure.message or failure.reason or "no reason given"
+        text = f"cannot {failure.verb} {failure.target}: {message} (HTTP {failure.code})"
+        hint = self.hint_for(failure)
+        super().__init__(f"{text}. {hint}" if hint else text)
         self.failure = failure
         self.retry_after = failure.retry_after
 
     @classmethod
     def hint_for(cls, failure: Failure) -> str:
-        """What to do next, as far as the kind of failure tells."""
+        """A remedy, if the kind of failure suggests one."""
         del failure
         return cls.hint
 
@@ -91,38 +81,23 @@ class ApiError(KubeError):
         """The machine-readable reason, such as ``AlreadyExists``."""
         return self.failure.reason
 
-    @property
-    def causes(self) -> tuple[tuple[str, str], ...]:
-        """``(field, message)`` of each cause in the server's ``Status``."""
-        causes = self.failure.details.get("causes")
-        if not isinstance(causes, list):
-            return ()
-        return tuple(
-            (str(cause.get("field", "")), str(cause.get("message", "")))
-            for cause in causes
-            if isinstance(cause, dict)
-        )
-
 
 class BadRequestError(ApiError):
     """400: the server does not understand the request, e.g. an unknown field selector."""
 
 
 class UnauthorizedError(ApiError):
-    """401: the credential is missing, expired or not believed, even after it was read anew."""
+    """401: the credential is missing, expired or invalid, even after it was read again."""
 
-    transient = True
-    hint = "The credential was refused: check the ServiceAccount token or the kubeconfig user"
+    hint = "The credential was rejected: check the ServiceAccount token or the kubeconfig user"
 
 
 class ForbiddenError(ApiError):
-    """403: RBAC or an admission plugin says no."""
-
-    transient = True  # a role binding may be created later; a daemon must not need a restart
+    """403: rejected by RBAC or an admission plugin."""
 
     @classmethod
     def hint_for(cls, failure: Failure) -> str:
-        """Which RBAC rule would allow it."""
+        """The RBAC rule that would allow it."""
         resource = failure.details.get("kind", "")
         group = failure.details.get("group", "")
         if not resource:
@@ -138,8 +113,8 @@ class NotFoundError(ApiError):
 
     @classmethod
     def hint_for(cls, failure: Failure) -> str:
-        """Tell a kind that is not served from an object that is not there."""
-        # The first is the answer for an unknown kind, the second for an unknown group or version.
+        """Distinguish a kind that is not served from a missing object."""
+        # The first is sent for an unknown kind, the second for an unknown group or version.
         if "could not find the requested" in failure.message or "page not found" in failure.message:
             return (
                 "The server does not know this kind: resource.k8s.io/v1 came with Kubernetes 1.34"
@@ -148,9 +123,7 @@ class NotFoundError(ApiError):
 
 
 class ConflictError(ApiError):
-    """409: the object changed since it was read, or a precondition does not hold."""
-
-    transient = True
+    """409: the object changed since it was read, or a precondition failed."""
 
 
 class AlreadyExistsError(ConflictError):
@@ -160,27 +133,21 @@ class AlreadyExistsError(ConflictError):
 class GoneError(ApiError):
     """410: the resource version is too old; list again."""
 
-    transient = True
-
 
 class RequestTooLargeError(ApiError):
-    """413: the request body is larger than the server takes."""
+    """413: the request body is too large."""
 
 
 class InvalidError(ApiError):
-    """422: the object violates the API's rules; it stays invalid until somebody changes it."""
+    """422: the object violates the API's rules."""
 
 
 class ServerBusyError(ApiError):
-    """429 or 503: the server asks for patience; ``retry_after`` says how much."""
-
-    transient = True
+    """429 or 503: retry after ``retry_after`` seconds."""
 
 
 class ServerError(ApiError):
     """5xx: the server failed."""
-
-    transient = True
 
 
 _BY_CODE: dict[int, type[ApiError]] = {
@@ -198,7 +165,7 @@ _BY_CODE: dict[int, type[ApiError]] = {
 
 
 def api_error(failure: Failure) -> ApiError:
-    """The error of the right kind for *failure*."""
+    """The error that matches *failure*."""
     if failure.code == 409 and failure.reason == "AlreadyExists":
         return AlreadyExistsError(failure)
     if failure.reason in ("Expired", "Gone"):
@@ -210,7 +177,7 @@ def api_error(failure: Failure) -> ApiError:
 def failure_from_status(
     document: Any, *, verb: str, target: str, code: int, retry_after: float | None = None
 ) -> Failure:
-    """Read a ``Status`` object; anything else (a proxy's HTML, nothing) becomes a bare failure."""
+    """Read a ``Status`` object; for anything else (a proxy's HTML) only the code is known."""
     if not isinstance(document, dict):
         return Failure(verb, target, code, "", "", {}, retry_after)
     details = document.get("details")
@@ -218,11 +185,11 @@ def failure_from_status(
     asked = details.get("retryAfterSeconds")
     if retry_after is None and isinstance(asked, int) and asked > 0:
         retry_after = float(min(asked, LONGEST_RETRY_AFTER))
-    said_code = document.get("code")
+    own_code = document.get("code")
     return Failure(
         verb,
         target,
-        said_code if isinstance(said_code, int) and code == 200 else code,
+        own_code if isinstance(own_code, int) and code == 200 else code,
         str(document.get("reason") or ""),
         str(document.get("message") or ""),
         details,

@@ -1,8 +1,4 @@
-"""HTTP/1.1 over asyncio streams: one request at a time per connection, connections kept for reuse.
-
-The protocol is h11's; here are sockets, time limits and size limits. Nothing in this module knows
-Kubernetes.
-"""
+"""HTTP/1.1 client over asyncio streams with connection reuse, time limits and size limits."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ _READ_SIZE: Final = 64 * 1024
 _LARGEST_HEAD: Final = 64 * 1024
 _IDLE_CONNECTIONS: Final = 2
 _IDLE_SECONDS: Final = 60.0  # kube-apiserver keeps idle connections longer than this
-_REPEATABLE: Final = frozenset({"GET", "PUT", "DELETE"})
+_IDEMPOTENT: Final = frozenset({"GET", "PUT", "DELETE"})
 
 Headers = tuple[tuple[str, str], ...]
 MakeTls = Callable[[], Awaitable[ssl.SSLContext | None]]
@@ -31,20 +27,20 @@ MakeTls = Callable[[], Awaitable[ssl.SSLContext | None]]
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """How long and how much we are willing to wait for and to read."""
+    """Time and size limits."""
 
     connect_seconds: float = 10.0
     request_seconds: float = 30.0
-    """From sending a request to the end of its answer; to its head for a stream."""
+    """From sending a request to the end of the response; for a stream, to its head."""
     body_bytes: int = 64 * 1024 * 1024
-    """Largest answer in one piece."""
+    """Largest response body."""
     line_bytes: int = 16 * 1024 * 1024
-    """Largest watch event. etcd holds objects of 1.5 MiB by default, JSON may be a few times that."""
+    """Largest watch event. etcd limits objects to 1.5 MiB; JSON may be a few times larger."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """What is sent."""
+    """A request."""
 
     method: str
     target: str
@@ -53,7 +49,7 @@ class HttpRequest:
 
 
 class _Connection:
-    """A socket and the state of the HTTP conversation on it."""
+    """A socket and its HTTP state."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -61,7 +57,7 @@ class _Connection:
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_LARGEST_HEAD)
         self._ended = False
         self.heard = False
-        """Whether any byte of the current answer has arrived."""
+        """Whether any byte of the current response has arrived."""
         self.idle_since = 0.0
 
     async def send(self, request: HttpRequest, host: str) -> None:
@@ -81,14 +77,16 @@ class _Connection:
         await self._writer.drain()
 
     async def receive(self) -> Any:
-        """The next h11 event of the answer."""
+        """The next h11 event of the response."""
         while True:
             try:
                 event = self._http.next_event()
             except h11.RemoteProtocolError as error:
                 if self._ended:
-                    raise ConnectionFailedError("the connection broke within an answer") from error
-                raise ProtocolError(f"the answer is no HTTP/1.1: {error}") from error
+                    raise ConnectionFailedError(
+                        "the connection broke in the middle of a response"
+                    ) from error
+                raise ProtocolError(f"the response is not valid HTTP/1.1: {error}") from error
             if event is not h11.NEED_DATA:
                 return event
             data = await self._reader.read(_READ_SIZE)
@@ -96,18 +94,18 @@ class _Connection:
             if data:
                 self.heard = True
             elif not self.heard:
-                raise ConnectionFailedError("the server closed the connection without an answer")
+                raise ConnectionFailedError("the server closed the connection without a response")
             self._http.receive_data(data)
 
     def next_cycle(self) -> bool:
-        """Make ready for another request; false when the connection cannot take one."""
+        """Prepare for another request; returns whether the connection can be reused."""
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
             return not self._reader.at_eof()
         return False
 
     def alive(self, now: float) -> bool:
-        """Whether an idle connection is worth another request."""
+        """Whether an idle connection can be reused."""
         closing = self._reader.at_eof() or self._writer.is_closing()
         return not closing and now - self.idle_since < _IDLE_SECONDS
 
@@ -116,7 +114,7 @@ class _Connection:
 
 
 class HttpResponse:
-    """The head of an answer, and its body while the exchange lasts."""
+    """A response; the body can be read during the exchange."""
 
     def __init__(self, connection: _Connection, head: h11.Response, limits: HttpLimits) -> None:
         self._connection = connection
@@ -128,7 +126,7 @@ class HttpResponse:
         self.complete = False
 
     async def chunk(self) -> bytes | None:
-        """The next piece of the body as it arrives; ``None`` at its end."""
+        """The next part of the body; ``None`` at its end."""
         if self.complete:
             return None
         event = await self._connection.receive()
@@ -137,7 +135,7 @@ class HttpResponse:
         if isinstance(event, h11.EndOfMessage):
             self.complete = True
             return None
-        raise ProtocolError("the connection closed in the middle of an answer")
+        raise ProtocolError("the connection closed in the middle of a response")
 
     async def body(self) -> bytes:
         """The whole body; raises :class:`ProtocolError` when it is larger than the limit."""
@@ -147,7 +145,7 @@ class HttpResponse:
             size += len(part)
             if size > self._limits.body_bytes:
                 raise ProtocolError(
-                    f"an answer of more than {self._limits.body_bytes} bytes: ask for less at a time"
+                    f"the response has more than {self._limits.body_bytes} bytes: use smaller pages"
                 )
             parts.append(part)
         return b"".join(parts)
@@ -174,11 +172,11 @@ class ConnectionPool:
 
     @contextlib.asynccontextmanager
     async def exchange(self, request: HttpRequest) -> AsyncIterator[HttpResponse]:
-        """Send *request* and hand out the answer once its head is here.
+        """Send *request* and yield the response when its head has arrived.
 
-        A repeatable request that finds a kept connection dead is sent once more on a fresh one; a
-        POST or PATCH never is, as the server may have acted on it. Raises
-        :class:`ConnectionFailedError` or :class:`ProtocolError`.
+        An idempotent request is retried once if a reused connection turns out to be dead; a POST or
+        PATCH is not, since the server may have executed it. Raises :class:`ConnectionFailedError` or
+        :class:`ProtocolError`.
         """
         connection, response = await self._begin(request)
         self._busy.add(connection)
@@ -201,20 +199,20 @@ class ConnectionPool:
             try:
                 return kept, await self._head(kept, request)
             except ConnectionFailedError:
-                if kept.heard or request.method not in _REPEATABLE:
+                if kept.heard or request.method not in _IDEMPOTENT:
                     raise
         connection = await self._connect()
         return connection, await self._head(connection, request)
 
     async def _head(self, connection: _Connection, request: HttpRequest) -> HttpResponse:
-        """Send and wait for the head of the answer; on any failure the connection is gone."""
+        """Send and wait for the head of the response; aborts the connection on failure."""
         try:
             with _network_errors(self._endpoint):
                 async with asyncio.timeout(self.limits.request_seconds):
                     await connection.send(request, self._endpoint.authority)
                     while not isinstance(event := await connection.receive(), h11.Response):
                         if not isinstance(event, h11.InformationalResponse):
-                            raise ProtocolError("the answer has no head")
+                            raise ProtocolError("the response has no head")
                     return HttpResponse(connection, event, self.limits)
         except BaseException:
             connection.abort()
@@ -242,7 +240,7 @@ class ConnectionPool:
                     server_hostname=(self._server_name or endpoint.host) if tls else None,
                 )
         try:
-            self._check_open()  # it may have been closed while we were connecting
+            self._check_open()  # it may have been closed meanwhile
         except ConnectionFailedError:
             writer.transport.abort()
             raise
@@ -254,13 +252,13 @@ class ConnectionPool:
             raise ConnectionFailedError("this client is closed")
 
     def drop_idle(self) -> None:
-        """Forget kept connections, e.g. because the client certificate changed."""
+        """Close idle connections, for example after a change of the client certificate."""
         for connection in self._idle:
             connection.abort()
         self._idle.clear()
 
     def close(self) -> None:
-        """Cut all connections; exchanges under way fail with :class:`ConnectionFailedError`."""
+        """Close all connections; exchanges in flight fail with :class:`ConnectionFailedError`."""
         self._closed = True
         self.drop_idle()
         for connection in self._busy:
@@ -268,10 +266,7 @@ class ConnectionPool:
 
 
 def _keep_alive(sock: socket.socket) -> None:
-    """Notice within a minute that the other side has vanished without a word.
-
-    A watch may be silent for long, so only the kernel's probes tell a quiet server from a dead one.
-    """
+    """Detect a dead peer within a minute, also while a watch has no events."""
     with contextlib.suppress(OSError):  # not a TCP socket
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
@@ -282,7 +277,7 @@ def _keep_alive(sock: socket.socket) -> None:
 
 @contextlib.contextmanager
 def _network_errors(endpoint: Endpoint) -> Any:
-    """Turn what sockets and TLS raise into our errors, with the address in the text."""
+    """Convert socket and TLS errors, and add the address."""
     try:
         yield
     except ssl.SSLCertVerificationError as error:
@@ -291,6 +286,6 @@ def _network_errors(endpoint: Endpoint) -> Any:
             "Check certificate-authority and tls-server-name of the cluster"
         ) from error
     except TimeoutError as error:
-        raise ConnectionFailedError(f"{endpoint}: no answer in time") from error
+        raise ConnectionFailedError(f"{endpoint}: no response in time") from error
     except (OSError, EOFError) as error:
         raise ConnectionFailedError(f"{endpoint}: {str(error) or type(error).__name__}") from error

@@ -1,4 +1,4 @@
-"""The kubelet's side of DRA: registration, claims and health over unix sockets."""
+"""DRA plugin protocol of the kubelet: registration, claims and device health over unix sockets."""
 
 from drakit.wire.kubelet.batch import request_id
 from drakit.wire.kubelet.plugin import DEFAULT_KUBELET_ROOT, KubeletPlugin
@@ -12,8 +12,6 @@ from drakit.wire.kubelet.values import (
     HealthReport,
     KubeletCall,
     KubeletDevice,
-    RegistrationPhase,
-    RegistrationState,
 )
 
 __all__ = [
@@ -27,8 +25,6 @@ __all__ = [
     "KubeletCall",
     "KubeletDevice",
     "KubeletPlugin",
-    "RegistrationPhase",
-    "RegistrationState",
     "SocketInUseError",
     "SocketPathError",
     "request_id",

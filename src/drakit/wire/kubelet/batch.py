@@ -1,38 +1,38 @@
-"""One answer for every claim, whatever the driver does.
+"""Concurrent handling of the claims of one kubelet call, with one result per claim.
 
-The kubelet takes a response without an entry for each claim as a failure of all of them, and a
-claim that hangs must not keep the others of its pod from being answered in time.
+The kubelet treats a response that lacks a claim as a failure of all claims, and a claim that hangs must
+not delay the others of its pod.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from drakit.core.log import get_logger
 from drakit.wire.kubelet.values import ClaimError, ClaimRef, KubeletDevice
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 request_id: ContextVar[int] = ContextVar("request_id", default=0)
-"""The number of the kubelet's call being served, for log lines; 0 outside of one."""
+"""Number of the current kubelet call, for logs; 0 outside of a call."""
 
 _numbers = itertools.count(1)
 
 LONGEST_ERROR = 900
-"""Events are cut at 1024 bytes by the API server; the kubelet adds a preamble of its own."""
+"""The API server limits events to 1024 bytes, and the kubelet adds a prefix."""
 
-# A UID becomes a part of file names. The API promises no format, but never had other characters.
+# A UID becomes part of file names. The API guarantees no format, but uses no other characters.
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimOutcome:
-    """What became of one claim: devices, or the text of an error."""
+    """Devices of a prepared claim, or an error."""
 
     devices: tuple[KubeletDevice, ...] = ()
     error: str = ""
@@ -42,7 +42,7 @@ Work = Callable[[ClaimRef], Awaitable[Sequence[KubeletDevice] | None]]
 
 
 def next_request() -> int:
-    """Number the call that the current task serves; its log lines and its tasks carry it."""
+    """Assign a number to the call that the current task serves."""
     number = next(_numbers)
     request_id.set(number)
     return number
@@ -51,10 +51,10 @@ def next_request() -> int:
 async def serve_claims(
     claims: Iterable[ClaimRef], work: Work, seconds: float
 ) -> dict[str, ClaimOutcome]:
-    """Do *work* for all claims at once; returns exactly one outcome per distinct UID.
+    """Do *work* for all claims concurrently; returns exactly one outcome per distinct UID.
 
-    Answers a little before *seconds* have passed: claims still at work then are cancelled and
-    failed alone. Cancelled itself, it cancels the work and waits for it to wind up.
+    Returns shortly before *seconds* have passed: unfinished claims are cancelled and fail. When
+    cancelled itself, it cancels the work and waits for it to finish.
     """
     outcomes: dict[str, ClaimOutcome] = {}
     tasks: dict[asyncio.Task[ClaimOutcome], ClaimRef] = {}
@@ -66,9 +66,9 @@ async def serve_claims(
     margin = min(2.0, seconds * 0.25)
     try:
         _, late = await asyncio.wait(tasks, timeout=seconds - margin)
-        await _wind_up(late, margin / 2)
+        await _cancel(late, margin / 2)
     except asyncio.CancelledError:
-        await _wind_up(set(tasks), margin)
+        await _cancel(set(tasks), margin)
         raise
     for task, claim in tasks.items():
         finished = task.done() and not task.cancelled()
@@ -77,11 +77,11 @@ async def serve_claims(
 
 
 def _distinct(claims: Iterable[ClaimRef], outcomes: dict[str, ClaimOutcome]) -> list[ClaimRef]:
-    """Each UID once; what makes no sense is answered in *outcomes* at once."""
+    """Each UID once; invalid and contradictory entries get an error in *outcomes*."""
     wanted: dict[str, ClaimRef] = {}
     for claim in claims:
         if not _UID.fullmatch(claim.uid):
-            outcomes[claim.uid] = ClaimOutcome(error=f"{claim.uid!r} is not the UID of a claim")
+            outcomes[claim.uid] = ClaimOutcome(error=f"{claim.uid!r} is not a valid claim UID")
         elif wanted.setdefault(claim.uid, claim) != claim:
             outcomes[claim.uid] = ClaimOutcome(
                 error=f"one call names UID {claim.uid} for two claims: {wanted[claim.uid]}, {claim}"
@@ -92,40 +92,33 @@ def _distinct(claims: Iterable[ClaimRef], outcomes: dict[str, ClaimOutcome]) -> 
 async def _outcome(claim: ClaimRef, work: Work) -> ClaimOutcome:
     try:
         return ClaimOutcome(devices=tuple(await work(claim) or ()))
-    except ClaimError as reason:
-        log.warning("claim %s failed: %s", claim, reason)
-        return ClaimOutcome(
-            error=_shortened(str(reason) or "refused by the driver without a reason")
-        )
-    except Exception as error:  # one bad claim never fails the batch
-        log.exception("claim %s failed unexpectedly", claim)
+    except ClaimError as error:
+        log.warning("claim rejected", claim=claim, error=error)
+        return ClaimOutcome(error=_shortened(str(error) or "rejected without a reason"))
+    except Exception as error:  # one claim must not fail the others
+        log.exception("claim failed unexpectedly", claim=claim)
         return ClaimOutcome(error=_shortened(f"{type(error).__name__}: {error}"))
 
 
 def _unfinished(claim: ClaimRef, seconds: float) -> ClaimOutcome:
-    log.warning("claim %s was given up; the call had %.1f s", claim, seconds)
-    return ClaimOutcome(
-        error=f"not finished within the kubelet's {seconds:.0f} s; it will be tried again"
-    )
+    log.warning("claim not finished in time", claim=claim, seconds=round(seconds, 1))
+    return ClaimOutcome(error=f"not finished within {seconds:.0f} s; the kubelet retries")
 
 
-async def _wind_up(tasks: set[asyncio.Task[ClaimOutcome]], seconds: float) -> None:
-    """Cancel and give the work a moment to undo what it began.
-
-    Work that does not listen is left behind: it may not keep the answer of others from leaving.
-    """
+async def _cancel(tasks: set[asyncio.Task[ClaimOutcome]], seconds: float) -> None:
+    """Cancel the work and wait *seconds*; work that ignores the cancellation keeps running."""
     for task in tasks:
         task.cancel()
     if tasks:
         await asyncio.wait(tasks, timeout=seconds)
     for task in tasks:
         if not task.done():
-            log.error("%s does not react to being cancelled", task.get_name())
+            log.error("task ignores its cancellation", task=task.get_name())
             _stragglers.add(task)
             task.add_done_callback(_stragglers.discard)
 
 
-# asyncio keeps only weak references to tasks; without this a straggler could vanish half-way.
+# asyncio keeps only weak references to tasks.
 _stragglers: set[asyncio.Task[ClaimOutcome]] = set()
 
 

@@ -1,8 +1,8 @@
-"""The latest word on the health of all devices, for any number of listeners.
+"""Latest health report of all devices, for any number of listeners.
 
-The kubelet measures freshness from the arrival of a report and calls a device Unknown once its
-report is older than the time-out; so the same word is said again well before that. But not for
-ever, where somebody is to look again and again: a look that hangs must not pass for good health.
+The kubelet sets a device to Unknown when the last report is older than its timeout, so a report is
+repeated well before that. A report that expires is no longer repeated: a health check that hangs must
+not count as healthy.
 """
 
 from __future__ import annotations
@@ -18,10 +18,7 @@ SHORTEST_REPEAT = 1.0
 
 
 class HealthFeed:
-    """Holds one report – the newest – and tells it to every listener.
-
-    A slow listener misses reports in between, never the newest; nothing queues up.
-    """
+    """The newest report; a slow listener misses older ones, and nothing is queued."""
 
     def __init__(self) -> None:
         self._report: tuple[HealthReport, ...] | None = None
@@ -34,20 +31,14 @@ class HealthFeed:
         return self._report or ()
 
     def publish(self, devices: Iterable[HealthReport], holds: float = math.inf) -> None:
-        """Replace the report by one on all devices. A device left out ages to Unknown.
-
-        After *holds* seconds it is not said any more, so that all of them do.
-        """
+        """Replace the report; omitted devices become Unknown, and all do after *holds* seconds."""
         self._report = tuple(devices)
         self._until = monotonic() + holds
         self._changed.set()
-        self._changed = asyncio.Event()  # whoever waits holds the old one
+        self._changed = asyncio.Event()  # listeners wait for the old one
 
     async def reports(self) -> AsyncIterator[tuple[HealthReport, ...]]:
-        """The newest report now, on every change, and repeated at a third of its time-out.
-
-        One that holds no longer is not told until it is replaced.
-        """
+        """The newest report: now, on every change, and repeated at a third of its timeout."""
         while True:
             changed, report = self._changed, self._report
             if report is not None and monotonic() < self._until:
@@ -62,7 +53,7 @@ class HealthFeed:
 
 
 def repeat_after(devices: Iterable[HealthReport]) -> float:
-    """Seconds until a report must be repeated; a time-out of zero means the kubelet's default."""
+    """Seconds until a report must be repeated; a timeout of zero means the kubelet's default."""
     shortest = min(
         (d.timeout_seconds if d.timeout_seconds > 0 else HEALTH_SECONDS for d in devices),
         default=HEALTH_SECONDS,

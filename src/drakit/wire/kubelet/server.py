@@ -1,7 +1,7 @@
-"""A gRPC server on one unix socket, which ends when told to.
+"""gRPC server on a unix socket that closes its connections.
 
-grpclib's own server leaves its connections open when closed: the kubelet keeps one for ever, and
-from Python 3.12 on waiting for the server would wait for that.
+grpclib's server leaves connections open when closed; the kubelet keeps one forever, and from Python
+3.12 on ``wait_closed`` would wait for it.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from h2.connection import H2Connection
 from drakit.wire.kubelet.sockets import BoundSocket
 
 H2Connection.MAX_CLOSED_STREAMS = 1024
-"""h2 remembers 65 536 ended calls per connection, 9 MB of them, to judge frames that come late.
+"""h2 remembers 65,536 ended calls per connection (9 MB) to validate late frames.
 
-The kubelet keeps its connection for months; on a unix socket no frame is that late."""
+The kubelet keeps its connection for months; on a unix socket frames are never that late."""
 
 
 class Service(Protocol):
-    """Something with gRPC methods, by their paths."""
+    """gRPC methods by path."""
 
     def __mapping__(self) -> dict[str, Handler]: ...
 
 
 class UnixServer:
-    """Serves *services* on a bound socket; the socket's file goes with it."""
+    """Serves *services* on a bound socket, whose file it removes at the end."""
 
     def __init__(self, bound: BoundSocket, services: Sequence[Service]) -> None:
         self.bound = bound
@@ -41,23 +41,20 @@ class UnixServer:
         self._server = _TrackingServer([_Counted(service, self._running) for service in services])
 
     async def start(self) -> None:
-        """Answer from now on."""
+        """Start serving."""
         await self._server.start(sock=self.bound.listening)
 
     @property
     def connections(self) -> int:
-        """How many clients are connected now."""
+        """The number of connected clients."""
         return len(self._server.open_connections())
 
     def remove_file(self) -> None:
-        """Let no new client find the server; those connected stay. Removes only its own file."""
+        """Remove the socket file, if it is still ours; connected clients stay."""
         self.bound.remove_file()
 
     async def close(self, grace: float) -> None:
-        """Stop: no new clients, *grace* seconds for running calls, then they are cancelled.
-
-        Streams never end by themselves and are cancelled without grace.
-        """
+        """Stop listening, wait *grace* seconds for running calls, then cancel them and all streams."""
         self.remove_file()
         if grace > 0 and self._running.calls:
             await asyncio.wait(self._running.calls, timeout=grace)
@@ -66,15 +63,15 @@ class UnixServer:
             await asyncio.wait(ending, timeout=1.0)
         for connection in self._server.open_connections():
             connection.processor.close("server closed")
-        # A client that no longer reads (a stopped kubelet) must not keep us from ending.
+        # A client that no longer reads (a stopped kubelet) must not delay this.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1.0):
                 await self._server.wait_closed()
-        await asyncio.sleep(0)  # transports close one turn of the loop after they are told to
+        await asyncio.sleep(0)  # transports close in the next iteration of the loop
 
 
 class _TrackingServer(Server):
-    """grpclib's server that knows its connections."""
+    """grpclib's server, with its open connections."""
 
     def __init__(self, handlers: Collection[Service]) -> None:
         super().__init__(handlers)
@@ -95,14 +92,14 @@ class _TrackingServer(Server):
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """What is being served."""
+    """Running calls and streams."""
 
     calls: set[asyncio.Task[Any]]
     streams: set[asyncio.Task[Any]]
 
 
 class _Counted:
-    """A service whose running calls are known, so that closing can wait for them."""
+    """A service whose running calls are tracked, so that closing can wait for them."""
 
     def __init__(self, service: Service, running: _Running) -> None:
         self._service = service

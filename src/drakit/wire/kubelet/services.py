@@ -1,12 +1,11 @@
-"""The gRPC services of a DRA driver: registration, claims, health, in every version spoken.
+"""gRPC services of a DRA driver: registration, claims and health, in all supported versions.
 
-Each class hands grpclib its methods through ``__mapping__``, which is all that generated service
-code would do. The messages of the versions differ in ``share_id`` alone, so one class serves both.
+``__mapping__`` is grpclib's interface, as in generated service code. The messages of the versions
+differ only in ``share_id``, so one class serves both.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 from grpclib.server import Stream
 
+from drakit.core.log import get_logger
 from drakit.wire.kubelet import (
     dra_v1_pb2,
     dra_v1beta1_pb2,
@@ -34,20 +34,28 @@ from drakit.wire.kubelet.values import (
     KubeletDevice,
 )
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """A service in one version: its generated messages, its gRPC name, what to advertise.
+    """One version of a service: generated messages, gRPC name, advertised name.
 
-    The string a plugin advertises is not the gRPC name for the claim services, but is it for the
-    health services; the kubelet compares both literally.
+    The advertised name equals the gRPC name for the health services only; the kubelet compares it
+    literally.
     """
 
-    messages: Any  # a generated module; those of two versions have the same message names
+    messages: Any  # a generated module; message names are the same in all versions
     service: str
     advertised: str
+
+    def handler(
+        self, method: str, function: Any, cardinality: Cardinality = Cardinality.UNARY_UNARY
+    ) -> dict[str, Handler]:
+        """The entry of *method* in grpclib's mapping."""
+        request = getattr(self.messages, f"{method}Request")
+        response = getattr(self.messages, f"{method}Response")
+        return {f"/{self.service}/{method}": Handler(function, cardinality, request, response)}
 
 
 CLAIM_APIS: Final = (
@@ -61,37 +69,28 @@ HEALTH_APIS: Final = (
 REGISTRATION_SERVICE: Final = "pluginregistration.Registration"
 PLUGIN_TYPE: Final = "DRAPlugin"
 SUPPORTED: Final = tuple(api.advertised for api in (*CLAIM_APIS, *HEALTH_APIS))
-"""What the plugin advertises. The kubelet takes the first it knows, so the newest comes first."""
+"""Advertised services; the kubelet takes the first that it knows, so the newest comes first."""
 
 
 class RegistrationService:
-    """Says who the plugin is, and hears what the kubelet made of it."""
+    """Identifies the plugin to the kubelet and receives the result of the registration."""
 
-    def __init__(
-        self,
-        driver: str,
-        endpoint: str,
-        heard: Callable[[bool, str], None],
-        seen: Callable[[], None],
-    ) -> None:
-        # Made here and not in the call: the kubelet gives GetInfo one second, on a loaded node.
+    def __init__(self, driver: str, endpoint: str, notified: Callable[[bool, str], None]) -> None:
+        # Created here and not in the call: GetInfo has a deadline of one second.
         self._info = pluginregistration_pb2.PluginInfo(
             type=PLUGIN_TYPE, name=driver, endpoint=endpoint, supported_versions=SUPPORTED
         )
-        self._heard = heard
-        self._seen = seen
+        self._notified = notified
 
     async def get_info(self, stream: Stream[Any, Any]) -> None:
-        """Answer with the identity made beforehand; no I/O."""
+        """Return the plugin's identity."""
         await stream.recv_message()
-        self._seen()
         await stream.send_message(self._info)
 
     async def notify_status(self, stream: Stream[Any, Any]) -> None:
-        """Take note. Never an error: the kubelet would drop a plugin it has just accepted."""
+        """Record the result. Never fails: the kubelet would drop a plugin it has just accepted."""
         status = await _received(stream)
-        self._seen()
-        self._heard(status.plugin_registered, status.error)
+        self._notified(status.plugin_registered, status.error)
         await stream.send_message(pluginregistration_pb2.RegistrationStatusResponse())
 
     def __mapping__(self) -> dict[str, Handler]:
@@ -113,15 +112,10 @@ class ClaimService:
     """NodePrepareResources and NodeUnprepareResources in one version."""
 
     def __init__(
-        self,
-        api: Api,
-        handler: DraHandler,
-        seen: Callable[[], None],
-        finished: Callable[[KubeletCall], None],
+        self, api: Api, handler: DraHandler, finished: Callable[[KubeletCall], None]
     ) -> None:
         self._api = api
         self._handler = handler
-        self._seen = seen
         self._finished = finished
 
     async def prepare(self, stream: Stream[Any, Any]) -> None:
@@ -130,7 +124,7 @@ class ClaimService:
         response = pb.NodePrepareResourcesResponse()
         outcomes = await self._serve(stream, "NodePrepareResources", self._handler.prepare)
         for uid, outcome in outcomes.items():
-            entry = response.claims[uid]  # makes the entry, also when nothing is put into it
+            entry = response.claims[uid]  # creates the entry, even if it stays empty
             entry.error = outcome.error
             entry.devices.extend(self._device(device) for device in outcome.devices)
         await stream.send_message(response)
@@ -153,9 +147,8 @@ class ClaimService:
         started = time.monotonic()
         number = next_request()
         request = await _received(stream)
-        self._seen()
         claims = claims_of(request)
-        log.info("request %d: %s for %s", number, method, _listed(claims))
+        log.info("call started", request=number, method=method, claims=", ".join(map(str, claims)))
         seconds = CALL_SECONDS
         if stream.deadline is not None:
             seconds = min(seconds, stream.deadline.time_remaining())
@@ -165,7 +158,14 @@ class ClaimService:
         finally:
             failed = sum(1 for claim in claims if _has_failed(outcomes.get(claim.uid)))
             taken = time.monotonic() - started
-            log.info("request %d: %d of %d failed, %.3f s", number, failed, len(claims), taken)
+            log.info(
+                "call finished",
+                request=number,
+                method=method,
+                count=len(claims),
+                failed=failed,
+                seconds=round(taken, 3),
+            )
             version = self._api.advertised.partition(".")[0]
             self._finished(KubeletCall(number, method, version, len(claims), failed, taken))
         return outcomes
@@ -182,73 +182,52 @@ class ClaimService:
         return message
 
     def __mapping__(self) -> dict[str, Handler]:
-        pb, service = self._api.messages, self._api.service
         return {
-            f"/{service}/NodePrepareResources": Handler(
-                self.prepare,
-                Cardinality.UNARY_UNARY,
-                pb.NodePrepareResourcesRequest,
-                pb.NodePrepareResourcesResponse,
-            ),
-            f"/{service}/NodeUnprepareResources": Handler(
-                self.unprepare,
-                Cardinality.UNARY_UNARY,
-                pb.NodeUnprepareResourcesRequest,
-                pb.NodeUnprepareResourcesResponse,
-            ),
+            **self._api.handler("NodePrepareResources", self.prepare),
+            **self._api.handler("NodeUnprepareResources", self.unprepare),
         }
 
 
 def claims_of(request: Any) -> list[ClaimRef]:
-    """The claims a request is about, in its order, with whatever names it has for them."""
+    """The claims of a request, in order."""
     return [ClaimRef(c.namespace, c.name, c.uid) for c in request.claims]
 
 
 class HealthService:
-    """The stream of device health in one version.
+    """The stream of device health.
 
-    Served even when the driver has nothing to report: kubelets 1.34 to 1.36 open a stream on every
-    plugin and retry for ever when there is none, and an open stream keeps the connection from
-    going idle, which hung kubelet 1.34.0 and 1.34.1.
+    Served even when the driver reports no health: kubelets 1.34 to 1.36 open a stream on every
+    plugin and retry forever without it, and an open stream keeps the connection from going idle,
+    which hung kubelet 1.34.0 and 1.34.1.
     """
 
-    def __init__(self, api: Api, feed: HealthFeed, seen: Callable[[], None]) -> None:
+    def __init__(self, api: Api, feed: HealthFeed) -> None:
         self._api = api
         self._feed = feed
-        self._seen = seen
 
     async def watch(self, stream: Stream[Any, Any]) -> None:
-        """Send the health of all devices at once, on every change, and again before it ages."""
+        """Send the health of all devices now, on every change, and before a report expires."""
         pb = self._api.messages
         await stream.recv_message()
-        self._seen()
-        await stream.send_initial_metadata()  # a Go client counts a stream as open only then
+        await stream.send_initial_metadata()  # a Go client considers the stream open only then
         async for devices in self._feed.reports():
             await stream.send_message(
                 pb.NodeWatchResourcesResponse(devices=[_health(pb, one) for one in devices])
             )
 
     def __mapping__(self) -> dict[str, Handler]:
-        pb = self._api.messages
-        return {
-            f"/{self._api.service}/NodeWatchResources": Handler(
-                self.watch,
-                Cardinality.UNARY_STREAM,
-                pb.NodeWatchResourcesRequest,
-                pb.NodeWatchResourcesResponse,
-            )
-        }
+        return self._api.handler("NodeWatchResources", self.watch, Cardinality.UNARY_STREAM)
 
 
 async def _received(stream: Stream[Any, Any]) -> Any:
     message = await stream.recv_message()
     if message is None:
-        raise GRPCError(Status.INVALID_ARGUMENT, "the call carried no message")
+        raise GRPCError(Status.INVALID_ARGUMENT, "the call has no message")
     return message
 
 
 def base_names(requests: Iterable[str]) -> list[str]:
-    """Request names without subrequests, each once: the kubelet compares them with the pod's."""
+    """Request names without subrequests, each once, as in the pod."""
     return list(dict.fromkeys(name.partition("/")[0] for name in requests))
 
 
@@ -264,7 +243,3 @@ def _health(pb: Any, one: HealthReport) -> Any:
 
 def _has_failed(outcome: ClaimOutcome | None) -> bool:
     return outcome is None or bool(outcome.error)
-
-
-def _listed(claims: list[ClaimRef]) -> str:
-    return ", ".join(map(str, claims)) or "no claim"

@@ -1,9 +1,8 @@
-"""Sockets on the file system: their names, their length, whose they are.
+"""Unix socket files: names, path length, ownership and removal of stale ones.
 
-Three facts shape this module. A path longer than 107 bytes cannot be a unix socket. Binding the
-usual way (asyncio, grpc) removes whatever lies at the path, also the socket of a process that is
-alive. And a process that was killed leaves its sockets behind, which the kubelet then dials for
-ever.
+The path of a unix socket has at most 107 bytes. Binding with asyncio or grpc removes any file at the
+path, even the socket of a live process. A killed process leaves its sockets behind, to which the
+kubelet then connects forever.
 """
 
 from __future__ import annotations
@@ -23,32 +22,30 @@ from typing import Final
 from drakit.core import atomicfile
 
 LONGEST_PATH: Final = 107
-"""``sun_path`` holds 108 bytes, one of them for the final NUL."""
+"""``sun_path`` has 108 bytes, including the final NUL."""
 
 LOCK_NAME: Final = "sockets.lock"
-"""In the plugin directory; held while an instance looks for and binds its sockets."""
+"""In the plugin directory; held while an instance cleans and binds its sockets."""
 
 RECORD_NAME: Final = "sockets.list"
-"""In the plugin directory: the sockets instances of this driver have bound, one path a line.
+"""In the plugin directory: sockets bound by instances of this driver, one path per line.
 
-A hashed name does not tell whose it is; only what stands here is ours to remove."""
+A hashed name does not show its owner; only sockets listed here may be removed."""
 
 _POD_UID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 
 
 class SocketPathError(ValueError):
-    """No socket can be made at the place the options lead to."""
+    """No socket can be created at the configured path."""
 
 
 class SocketInUseError(RuntimeError):
-    """A living process answers on the socket this instance should use."""
+    """Another process listens on the socket of this instance."""
 
 
 def service_socket(plugin_dir: str, instance_uid: str | None) -> str:
-    """Where the driver serves the kubelet's calls: ``dra.sock``, or a name of this instance only.
-
-    The first that fits of ``dra-<uid>.sock``, ``dra-<hash>.sock``, ``<hash>.sock``. Raises
-    :class:`SocketPathError` when none does.
+    """Path of the service socket: ``dra.sock``, or with an instance UID the first that fits of
+    ``dra-<uid>.sock``, ``dra-<hash>.sock``, ``<hash>.sock``. Raises :class:`SocketPathError`.
     """
     if instance_uid is None:
         names = ["dra.sock"]
@@ -59,9 +56,9 @@ def service_socket(plugin_dir: str, instance_uid: str | None) -> str:
 
 
 def registration_socket(registry_dir: str, driver: str, instance_uid: str | None) -> str:
-    """Where the kubelet finds the plugin, by the naming scheme of the Go helper (1.37).
+    """Path of the registration socket, named as by the Go helper (1.37).
 
-    Raises :class:`SocketPathError` when no name of the scheme fits.
+    Raises :class:`SocketPathError` when no name fits.
     """
     if instance_uid is None:
         names = [f"{driver}-reg.sock"]
@@ -88,36 +85,36 @@ def _first_fitting(directory: str, names: list[str], what: str) -> str:
     shortest = min(len(os.fsencode(path)) for path in paths)
     raise SocketPathError(
         f"{paths[-1]} has {shortest} bytes, a unix socket may have {LONGEST_PATH}: choose a "
-        f"shorter path for {what} {directory} (a bind mount of it will do), "
+        f"shorter path for {what} {directory} (for example a bind mount), "
         f"{shortest - LONGEST_PATH} bytes less"
     )
 
 
 @dataclass(slots=True)
 class BoundSocket:
-    """A listening socket and the file it is known by."""
+    """A listening socket and its file."""
 
     path: str
     listening: socket.socket
     identity: tuple[int, int]
 
     def is_in_place(self) -> bool:
-        """Whether the path still leads here: nobody removed or replaced the file."""
+        """Whether the file was neither removed nor replaced."""
         return _identity(self.path) == self.identity
 
     def remove_file(self) -> None:
-        """Remove the file if it still is ours; never that of an instance that took our place."""
+        """Remove the file, unless another instance replaced it."""
         if self.is_in_place():
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path)
 
 
 def bind(path: str) -> BoundSocket:
-    """Listen at *path*. A file of a dead process is replaced, that of a living one is not.
+    """Listen at *path*; replaces the socket of a dead process, but not that of a live one.
 
-    The caller holds the lock of :data:`LOCK_NAME`, so that two instances starting at once do not
-    take each other's sockets. Raises :class:`SocketInUseError`, :class:`SocketPathError` when
-    something else than a socket is in the way, and ``OSError``.
+    The caller holds the lock :data:`LOCK_NAME`, so that instances that start at the same time do not
+    take each other's sockets. Raises :class:`SocketInUseError`, ``OSError``, and
+    :class:`SocketPathError` when the file is not a socket.
     """
     remove_if_dead(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -129,7 +126,7 @@ def bind(path: str) -> BoundSocket:
             raise _not_replaceable(path) from None
         raise
     try:
-        # Before listen(), so nobody else can have connected: only root and we may talk here.
+        # Before listen(), so that nobody else can have connected.
         os.chmod(path, 0o600)
         identity = _identity(path)
         assert identity is not None
@@ -145,15 +142,15 @@ def bind(path: str) -> BoundSocket:
 def _not_replaceable(path: str) -> Exception:
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            return SocketPathError(f"{path} is in the way and is not a socket; remove it")
+            return SocketPathError(f"{path} exists and is not a socket; remove it")
     return SocketInUseError(
-        f"another instance already answers on {path}: end it first, or give each instance its own "
+        f"another instance already listens on {path}: stop it first, or give each instance its own "
         f"instance UID (the pod's UID) so that both can run during a rolling update"
     )
 
 
 def remove_if_dead(path: str) -> bool:
-    """Remove the socket file *path* if no process listens on it; says whether it was removed."""
+    """Remove the socket file *path* if no process listens on it; returns whether it was removed."""
     if not _rejects(path):
         return False
     with contextlib.suppress(FileNotFoundError):
@@ -162,10 +159,9 @@ def remove_if_dead(path: str) -> bool:
 
 
 def _rejects(path: str) -> bool:
-    """Whether *path* is a socket nobody listens on.
+    """Whether *path* is a socket on which no process listens.
 
-    Only a rejected connection says so. A full backlog (EAGAIN) or a missing permission means that
-    somebody is there.
+    Only ECONNREFUSED proves it; with a full backlog (EAGAIN) or a missing permission a process exists.
     """
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
@@ -185,13 +181,13 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def record(plugin_dir: str, path: str) -> None:
-    """Remember that an instance of this driver is about to bind *path*. Under the lock."""
+    """Record that an instance of this driver is about to bind *path*. Requires the lock."""
     known = set(recorded(plugin_dir))
     _write_record(plugin_dir, known | {path})
 
 
 def recorded(plugin_dir: str) -> list[str]:
-    """The sockets instances of this driver have bound and not yet been seen without."""
+    """The recorded sockets of instances of this driver."""
     try:
         with open(os.path.join(plugin_dir, RECORD_NAME), encoding="utf-8") as file:
             return [line for line in file.read().splitlines() if line]
@@ -200,10 +196,10 @@ def recorded(plugin_dir: str) -> list[str]:
 
 
 def clean_stale(plugin_dir: str, registry_dir: str, driver: str) -> list[str]:
-    """Remove the sockets that dead instances of *driver* left behind. Under the lock.
+    """Remove the sockets of dead instances of *driver*; returns their paths. Requires the lock.
 
-    Looks at the recorded ones, and at those named by the unhashed scheme, which other
-    implementations of the same driver use. Returns what was removed.
+    Considers recorded sockets and those with unhashed names, which other implementations of the same
+    driver use.
     """
     candidates = {*recorded(plugin_dir), *_named(registry_dir, driver), *_services(plugin_dir)}
     removed = [path for path in sorted(candidates) if remove_if_dead(path)]

@@ -1,4 +1,4 @@
-"""What crosses the boundary between the kubelet's protocol and a driver: small plain values."""
+"""Values and the handler protocol between the kubelet's DRA services and a driver."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 CALL_SECONDS: Final = 45.0
-"""How long the kubelet waits for one call before it gives up and tries again later."""
+"""How long the kubelet waits for a call before it retries."""
 
 HEALTH_SECONDS: Final = 30
-"""How long the kubelet believes a health report that names no time-out of its own."""
+"""How long the kubelet considers a health report without timeout current."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimRef:
-    """Which claim the kubelet means: all it ever tells a driver about one."""
+    """Identity of a ResourceClaim; the kubelet sends nothing else about it."""
 
     namespace: str
     name: str
@@ -28,11 +28,11 @@ class ClaimRef:
 
 @dataclass(frozen=True, slots=True)
 class KubeletDevice:
-    """One device made ready for the containers of a pod.
+    """A prepared device.
 
-    ``request_names`` may carry subrequests (``main/sub``); the kubelet is told the base names.
-    None at all means that the device serves every request of the claim. The first CDI device ID
-    also is the device's name in the pod's health status and should be stable.
+    ``request_names`` may contain subrequests (``main/sub``); the kubelet is sent the base names.
+    Without names the device serves every request of the claim. The first CDI device ID is also the
+    device's name in the pod's health status and should be stable.
     """
 
     request_names: tuple[str, ...]
@@ -43,37 +43,36 @@ class KubeletDevice:
 
 
 class ClaimError(Exception):
-    """Why one claim cannot be served. The kubelet shows the text in an event on the pod.
+    """Why one claim cannot be served. The kubelet shows the text in an event of the pod.
 
-    Short and complete in itself: what happened, to which object, what to do next. Nobody reading
-    the event sees the driver's log.
+    The text must be short and complete: object, cause and remedy.
     """
 
 
 class DraHandler(Protocol):
-    """What a driver does for the kubelet, one claim at a time.
+    """Prepares and unprepares claims, one at a time.
 
-    Both methods are called concurrently for different claims, and again for the same claim: after
-    a time-out (the earlier call may still run), a restart of either side, a reboot, or in another
-    process during a rolling update. They are cancelled when the kubelet goes away or its time is
-    up. :class:`ClaimError` fails this claim alone with its text; any other exception fails this
-    claim alone too and is logged with its trace.
+    Both methods are called concurrently for different claims, and repeatedly for the same claim: after
+    a timeout (the earlier call may still run), a restart of either side, a reboot, or in another
+    process during a rolling update. They are cancelled when the kubelet disconnects or its deadline
+    passes. An exception fails only this claim; other than :class:`ClaimError` it is logged with its
+    traceback.
     """
 
     async def prepare(self, claim: ClaimRef) -> Sequence[KubeletDevice]:
-        """Make the claim's devices ready and say which they are; the same ones every time."""
+        """Prepare the claim and return its devices; idempotent."""
         ...
 
     async def unprepare(self, claim: ClaimRef) -> None:
-        """Undo :meth:`prepare`. An unknown claim is a success: the work is done already.
+        """Undo :meth:`prepare`; succeeds for an unknown claim.
 
-        The ResourceClaim may be gone from the API server; only local knowledge counts.
+        The ResourceClaim may be deleted from the API server already.
         """
         ...
 
 
 class Health(enum.Enum):
-    """How a device is; the values are the wire's."""
+    """Health of a device, with the values of the protocol."""
 
     UNKNOWN = 0
     HEALTHY = 1
@@ -82,7 +81,7 @@ class Health(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class HealthReport:
-    """How one device was at ``updated`` (seconds since 1970)."""
+    """Health of one device at ``updated`` (seconds since 1970)."""
 
     pool: str
     device: str
@@ -92,25 +91,9 @@ class HealthReport:
     message: str = ""
 
 
-class RegistrationPhase(enum.Enum):
-    """How far the kubelet has got with this plugin."""
-
-    WAITING = "waiting"
-    REGISTERED = "registered"
-    REFUSED = "refused"
-
-
-@dataclass(frozen=True, slots=True)
-class RegistrationState:
-    """What the kubelet last said about the registration, and why it rejected if it did."""
-
-    phase: RegistrationPhase = RegistrationPhase.WAITING
-    error: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class KubeletCall:
-    """One finished call of the kubelet, for metrics and logs."""
+    """A finished call of the kubelet, for metrics."""
 
     request_id: int
     method: str

@@ -1,11 +1,11 @@
-"""Protobuf messages taken apart field by field, without copying what they contain.
+"""Lazy scan of protobuf messages, field by field, without copying their content.
 
-A runtime that does not split its Synchronize sends all containers of a node, with all their
-environment variables, in one message of up to 64 MiB. Parsed as a whole that message would be in
-memory four times. Walked, it is there once, and only one container at a time is parsed.
+A runtime that does not split its Synchronize sends all containers of a node, with all their environment
+variables, in one message of up to 64 MiB. Parsed as a whole that message would be in memory four times.
+Scanned, it is there once, and only one container at a time is parsed.
 
-Only what runtimes really send is walked. Anything unusual raises :class:`UnusualError`, and the
-caller leaves the message to the protobuf library, which knows all the rules.
+Only encodings that runtimes really send are supported. Anything else raises :class:`UnusualError`, and the
+caller lets the protobuf library parse the message.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ FIXED32: Final = 5
 _HIGHEST_FIELD: Final = (1 << 29) - 1
 _LONGEST_MESSAGE: Final = (1 << 31) - 1
 _LONGEST_TAG: Final = 5
-"""Bytes of a tag or a length; longer ones are padded, which nobody does."""
+"""Bytes of a tag or a length; longer ones are padded, which no runtime does."""
 
 Field = tuple[int, int, int, memoryview]
 """Number, wire type, the value of a varint (else 0), and the bytes of the value."""
 
 
 class UnusualError(ValueError):
-    """Not a plain sequence of fields; the protobuf library shall decide what it is."""
+    """The encoding is not supported here; let the protobuf library parse the message."""
 
 
 def fields(message: memoryview) -> Iterator[Field]:
-    """The fields of a message in their order. Raises :class:`UnusualError` where it is unusual."""
+    """The fields of a message in their order. Raises :class:`UnusualError`."""
     at, end = 0, len(message)
     while at < end:
         begin = at
@@ -53,7 +53,7 @@ def fields(message: memoryview) -> Iterator[Field]:
         else:
             raise UnusualError(f"wire type {wire} at {begin}")
         if at > end:
-            raise UnusualError(f"field {number} is cut off")
+            raise UnusualError(f"field {number} is truncated")
         yield number, wire, value, message[begin:at]
 
 
@@ -66,7 +66,7 @@ def _varint(message: memoryview, at: int, end: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 64, 7):
         if at >= end:
-            raise UnusualError("a number is cut off")
+            raise UnusualError("a number is truncated")
         byte = message[at]
         at += 1
         value |= (byte & 0x7F) << shift

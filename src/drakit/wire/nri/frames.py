@@ -1,7 +1,7 @@
 """ttrpc frames as a state machine over bytes.
 
 A frame is a ten-byte header (data length, stream, type, flags; big-endian) and the data.
-The decoder takes the byte stream in pieces of any size and keeps no more than one frame.
+The decoder takes the byte stream in chunks of any size and stores at most one frame.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ DATA: Final = 0x03
 HEADER: Final = struct.Struct(">IIBB")
 
 LONGEST_SENT: Final = 4 << 20
-"""What a Go peer accepts. A longer answer would cost us the connection, so none is ever sent."""
+"""The limit of a Go peer, which closes the connection on a longer message."""
 
 LONGEST_READ: Final = 128 << 20
-"""Runtimes with ttrpc before 1.2.6 (containerd up to 1.7.25) send a longer Synchronize on big
-nodes; the reference implementation dies of it, we read it. It is in memory once (see
-:mod:`drakit.wire.nri.field_scan`), which half of the chart's memory limit has room for."""
+"""Runtimes with ttrpc before 1.2.6 (containerd up to 1.7.25) send a longer Synchronize on big nodes; the
+reference implementation fails on it, this one reads it. It is in memory once (see
+:mod:`drakit.wire.nri.field_scan`), which fits in half of the chart's memory limit."""
 
 
 class Frame(NamedTuple):
-    """One ttrpc message. *data* is None when it was longer than the limit and was skipped."""
+    """One ttrpc message. *data* is None if it was longer than the limit and skipped."""
 
     stream: int
     kind: int
@@ -35,7 +35,7 @@ class Frame(NamedTuple):
 
 
 class MessageTooLongError(ValueError):
-    """A message that the peer would reject; it was not sent."""
+    """A message longer than the peer accepts; it was not sent."""
 
     def __init__(self, length: int, limit: int) -> None:
         super().__init__(f"message of {length} bytes is longer than ttrpc allows ({limit} bytes)")
@@ -50,10 +50,10 @@ def encode_frame(stream: int, kind: int, data: bytes, limit: int = LONGEST_SENT)
 
 
 class FrameDecoder:
-    """Turns a byte stream, cut anywhere, into frames.
+    """Splits a byte stream into frames.
 
-    Data longer than *limit* is skipped as it arrives, never stored, and reported as a frame
-    without data, so that the peer can be told.
+    Data longer than *limit* is skipped as it arrives, never stored, and returned as a frame without data,
+    so that the peer can get an error.
     """
 
     __slots__ = ("_data", "_header", "_limit", "_missing")
@@ -70,7 +70,7 @@ class FrameDecoder:
         return bool(self._header)
 
     def feed(self, piece: bytes | memoryview) -> Iterator[Frame]:
-        """Take the next bytes; yields every frame they complete. Exhaust it before the next."""
+        """Take the next bytes; yields every frame they complete. Exhaust it before the next call."""
         at = 0
         while True:
             if len(self._header) < HEADER.size:

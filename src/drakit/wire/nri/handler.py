@@ -1,4 +1,4 @@
-"""What a plugin's author writes: the handler, and what it is told about the runtime."""
+"""Handler of NRI events, implemented by the author of a plugin."""
 
 from __future__ import annotations
 
@@ -12,23 +12,21 @@ from drakit.wire.nri.versions import Features, NriVersion
 
 
 class ContainerRejectedError(Exception):
-    """Raised by a handler to reject what the runtime asks; the text reaches the pod's events."""
+    """Raised by a handler to reject an operation; the text appears in the pod's events."""
 
 
 class RuntimeInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is at the other end, and what it can do. Times are seconds."""
+    """The connected runtime and its features. Times are seconds."""
 
     name: str
     version: str
     nri: NriVersion
     features: Features
-    registration_timeout: float | None
     request_timeout: float
-    config: str = ""
 
 
 class Cause(StrEnum):
-    """Why there is no connection."""
+    """Why the plugin is not connected."""
 
     NO_SOCKET = "no socket"
     REFUSED = "connection refused"
@@ -40,7 +38,7 @@ class Cause(StrEnum):
 
 
 class Disconnect(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a connection, or of the attempt to make one, and what to do about it."""
+    """Why a connection ended or could not be made, and what to do about it."""
 
     cause: Cause
     detail: str
@@ -50,34 +48,34 @@ class Disconnect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Handler:
-    """What a plugin does. Override what you need; the rest does nothing.
+    """Handler of a plugin's events. Override the methods you need; the others do nothing.
 
-    The runtime serializes events: at most one of the coroutines runs at a time, except that one
-    which missed the deadline may still be ending. It is then cancelled, and the runtime has
-    been told that it failed. Everything may happen twice, for containers never seen before, and
-    after a reconnect :meth:`synchronize` is the truth, whatever was believed before.
+    The runtime serializes events: at most one of the coroutines runs at a time, except that one which
+    missed the deadline may still be ending. It is cancelled then, and the runtime has received an error.
+    Every event may arrive twice or for a container never seen before; after a reconnect
+    :meth:`synchronize` replaces everything known before.
 
-    Raise :class:`ContainerRejectedError` in ``create``, ``starting`` or ``update`` to make the operation fail
-    with that text; other exceptions do so too, as internal errors. The runtime ignores errors
-    of the other methods. Never push updates from within one of these and wait for it.
+    Raise :class:`ContainerRejectedError` in ``create``, ``starting`` or ``update`` to make the operation
+    fail with that text; other exceptions do so too, as internal errors. The runtime ignores errors of the
+    other methods. Never push updates from within one of these and wait for the result.
     """
 
     def connected(self, runtime: RuntimeInfo) -> None:
-        """A runtime introduced itself. Must not block."""
+        """The runtime has sent its name and version. Must not block."""
 
     def disconnected(self, end: Disconnect) -> None:
         """The connection ended, or could not be made for a new reason. Must not block."""
 
     def undelivered(self, answer: Adjustment | Sequence[ContainerUpdate]) -> None:
-        """An answer was decided too late: the runtime got an error instead and applied none of it.
+        """An answer was too late: the runtime got an error instead and applied none of it.
 
-        Called in the handler's loop, after the coroutine that made the answer.
+        Called in the handler loop, after the coroutine that returned the answer.
         """
 
     async def synchronize(
         self, pods: Sequence[PodSandbox], containers: Sequence[NriContainer]
     ) -> Sequence[ContainerUpdate]:
-        """Here is everything that exists now. Returns the changes it needs."""
+        """All pods and containers that exist now. Returns the changes they need."""
         return ()
 
     async def create(self, pod: PodSandbox, container: NriContainer) -> Adjustment:
@@ -87,7 +85,7 @@ class Handler:
     async def update(
         self, pod: PodSandbox, container: NriContainer, resources: Resources
     ) -> Sequence[ContainerUpdate]:
-        """Somebody else wants the container to have *resources*; returns what it gets instead.
+        """Another client, usually the kubelet, sets *resources*; returns the changes to make instead.
 
         An update for the same container overrides the request, none lets it through.
         """

@@ -1,7 +1,7 @@
-"""Several logical byte streams over one socket, the way NRI multiplexes them.
+"""NRI multiplexer: several logical byte streams over one socket.
 
 A mux frame is an eight-byte header (connection, payload length; big-endian) and the payload.
-Opening a connection is silent; there are two, one for each direction of calls.
+Opening a connection sends nothing; there are two, one for each direction of calls.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ HEADER: Final = struct.Struct(">II")
 
 FIRST_FRAME: Final = 4096
 """The Go side reads a connection through a buffer of this size, and a mux frame longer than the
-buffer makes that read fail and drops the plugin. After the ttrpc header it reads the rest with a
-buffer of the right size, so one second frame may be as long as it likes."""
+buffer makes that read fail and disconnects the plugin. After the ttrpc header it reads the rest with a
+buffer of the right size, so the length of the second frame is not limited."""
 
 _LONGEST_FRAME: Final = LONGEST_READ + TTRPC_HEADER.size
 
 
 class MuxError(ValueError):
-    """The byte stream is not multiplexed NRI, or lost its step. Close the socket."""
+    """The byte stream is not multiplexed NRI. Close the socket."""
 
 
 def mux_message(connection: int, message: bytes) -> bytes:
@@ -43,10 +43,10 @@ def mux_message(connection: int, message: bytes) -> bytes:
 
 
 class MuxDecoder:
-    """Turns the socket's bytes, cut anywhere, into pieces of the logical connections' streams.
+    """Splits the socket's bytes into chunks of the logical connections.
 
-    Payload is passed on as it arrives, not collected: a connection is a byte stream, and frame
-    boundaries mean nothing in it.
+    Payload is passed on as it arrives: a connection is a byte stream, in which frame boundaries have no
+    meaning.
     """
 
     __slots__ = ("_connection", "_header", "_missing")

@@ -1,4 +1,4 @@
-"""How a plugin reaches the runtime, and who it says it is."""
+"""Options of an NRI plugin: how to reach the runtime, name, index and events."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
+from drakit.wire.nri.event_table import HANDLED_EVENTS, Event
 from drakit.wire.nri.values import EVERY_VARIABLE
-from drakit.wire.nri.versions import PINNING_EVENTS, Event
 
 DEFAULT_SOCKET: Final = "/var/run/nri/nri.sock"
 
@@ -18,19 +18,19 @@ _INDEX: Final = re.compile(r"[0-9]{2}", re.ASCII)
 
 
 class PluginOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How to reach the runtime and who we are to it.
+    """Name of the plugin and how to reach the runtime.
 
-    *index* orders plugins: two digits, lower is asked first. *descriptor* is an already connected
-    socket, inherited from a runtime that launched the plugin itself. *variables* are prefixes: of
-    containers' environments only variables that begin with one are kept, which saves megabytes
-    where a node has hundreds of containers. Raises ``ValueError``.
+    *index* orders plugins: two digits, the lowest is called first. *descriptor* is an already connected
+    socket, inherited from a runtime that launched the plugin. *variables* are prefixes: of containers'
+    environments only variables that begin with one are kept, which saves megabytes on a node with
+    hundreds of containers. Raises ``ValueError``.
     """
 
     name: str
     index: str = "90"
     socket_path: str = DEFAULT_SOCKET
     descriptor: int | None = None
-    events: frozenset[Event] = PINNING_EVENTS
+    events: frozenset[Event] = HANDLED_EVENTS
     variables: tuple[str, ...] = EVERY_VARIABLE
     registration_timeout: float = 30.0
     synchronization_timeout: float = 30.0
@@ -40,16 +40,16 @@ class PluginOptions(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ValueError(
-                f"NRI plugin name {self.name!r}: only letters, digits, '_', '.', '+' and '-'"
+                f"NRI plugin name {self.name!r}: only letters, digits, '_', '.', '+' and '-' are allowed"
             )
         if not _INDEX.fullmatch(self.index):
             raise ValueError(f"NRI plugin index {self.index!r} is not two digits, like '90'")
 
     def with_environment(self, environment: Mapping[str, str]) -> PluginOptions:
-        """These options as a runtime overrides them for a plugin it launched itself.
+        """These options with those of a runtime that launched the plugin itself.
 
         Such a runtime sets ``NRI_PLUGIN_NAME``, ``NRI_PLUGIN_IDX`` and the descriptor in
-        ``NRI_PLUGIN_SOCKET``. Without the latter nothing changes.
+        ``NRI_PLUGIN_SOCKET``. Without the last one nothing changes.
         """
         text = environment.get("NRI_PLUGIN_SOCKET", "")
         if not text:

@@ -1,8 +1,8 @@
 """ttrpc over the multiplexer, both directions, as a state machine over bytes.
 
-A :class:`Session` is one end of the socket. Bytes read are fed in and come out as
-:class:`RpcRequest` and :class:`RpcResponse` values; calls and answers go in and come out as bytes to
-write. It does no I/O, knows no clock and is used by the plugin and by the fake runtime alike.
+A :class:`Session` is one end of the socket. Received bytes become :class:`RpcRequest` and
+:class:`RpcResponse` values; calls and answers become bytes to send. It does no I/O, reads no clock, and
+serves the plugin and the fake runtime.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from drakit.wire.nri.mux import MuxDecoder, mux_message
 _HIGHEST_STREAM: Final = 0xFFFFFFFF
 _LONGEST_STATUS: Final = 64 << 10
 _LONGEST_COPIED: Final = 1 << 20
-"""Requests up to this length are parsed as a whole."""
+"""Longer requests are scanned, not parsed as a whole."""
 
 
 class Code(IntEnum):
@@ -59,8 +59,8 @@ class StatusError(Exception):
 class RpcRequest(NamedTuple):
     """A call from the peer. It must be answered exactly once.
 
-    *timeout* is the caller's remaining time in seconds when it was sent: None means it named
-    none, zero or less that it has given up already. A long *payload* is a view of what was read.
+    *timeout* is the caller's remaining time in seconds when it was sent: None if it set no timeout, zero or
+    less if it has given up already. A long *payload* is a view of the received bytes.
     """
 
     stream: int
@@ -85,13 +85,13 @@ def request_envelope(data: bytes | bytearray) -> tuple[str, str, bytes | memoryv
     """
     if len(data) > _LONGEST_COPIED:
         with contextlib.suppress(field_scan.UnusualError, UnicodeDecodeError, DecodeError):
-            return _walked_envelope(memoryview(data))
+            return _scan_envelope(memoryview(data))
     envelope = ttrpc_pb2.Request()
     envelope.ParseFromString(data)  # type: ignore[arg-type]
     return envelope.service, envelope.method, envelope.payload, envelope.timeout_nano
 
 
-def _walked_envelope(data: memoryview) -> tuple[str, str, memoryview, int]:
+def _scan_envelope(data: memoryview) -> tuple[str, str, memoryview, int]:
     service, method, payload, timeout = "", "", data[:0], 0
     for number, wire, value, content in field_scan.fields(data):
         match number, wire:
@@ -104,7 +104,7 @@ def _walked_envelope(data: memoryview) -> tuple[str, str, memoryview, int]:
             case 4, field_scan.VARINT:
                 timeout = field_scan.signed(value)
             case 5, field_scan.DELIMITED:
-                ttrpc_pb2.KeyValue.FromString(bytes(content))  # nobody looks at it
+                ttrpc_pb2.KeyValue.FromString(bytes(content))  # checked, not used
             case _:
                 if number <= 5:
                     raise field_scan.UnusualError(f"field {number} has wire type {wire}")
@@ -130,18 +130,16 @@ class Session:
         self._latest = 0
         self._next = 1
 
-    # -- reading ------------------------------------------------------------------------
-
     def receive(self, data: bytes) -> list[RpcRequest | RpcResponse]:
-        """Take bytes from the socket; returns what they complete.
+        """Take bytes from the socket; returns the messages they complete.
 
-        Requests that break the protocol are answered here and not returned. Raises
-        :class:`~drakit.wire.nri.mux.MuxError` when the stream cannot be followed any more.
+        Requests that violate the protocol are answered here and not returned. Raises
+        :class:`~drakit.wire.nri.mux.MuxError` when the stream cannot be decoded any more.
         """
         events: list[RpcRequest | RpcResponse] = []
         for connection, piece in self._mux.feed(data):
             decoder = self._decoders.get(connection)
-            if decoder is None:  # nobody opened it: discarded, as the Go side does
+            if decoder is None:  # never opened: discarded, as the Go side does
                 continue
             for frame in decoder.feed(piece):
                 event = self._request(frame) if connection == self._serve else self._response(frame)
@@ -151,11 +149,11 @@ class Session:
 
     @property
     def midway(self) -> bool:
-        """Whether an end of file here would cut a message."""
+        """Whether an end of file here would truncate a message."""
         return self._mux.pending or any(each.pending for each in self._decoders.values())
 
     def _request(self, frame: Frame) -> RpcRequest | None:
-        if frame.kind != REQUEST:  # unary only; unknown types are for the future
+        if frame.kind != REQUEST:  # unary only; unknown types are reserved
             return None
         if frame.stream % 2 == 0 or frame.stream <= self._latest:
             self._reject(
@@ -186,15 +184,13 @@ class Session:
         envelope = ttrpc_pb2.Response()
         try:
             envelope.ParseFromString(frame.data)  # type: ignore[arg-type]
-        except DecodeError as problem:
-            error = StatusError(Code.INTERNAL, f"the answer does not parse: {problem}")
-            return RpcResponse(frame.stream, b"", error)
+        except DecodeError as error:
+            failure = StatusError(Code.INTERNAL, f"the answer does not parse: {error}")
+            return RpcResponse(frame.stream, b"", failure)
         status = envelope.status
         if status.code:
             return RpcResponse(frame.stream, b"", StatusError(status.code, status.message))
         return RpcResponse(frame.stream, envelope.payload, None)
-
-    # -- writing ------------------------------------------------------------------------
 
     def output(self) -> bytes:
         """The bytes to write now; empty if there are none."""
@@ -221,10 +217,10 @@ class Session:
         return stream
 
     def respond(self, stream: int, payload: bytes) -> bool:
-        """Queue the answer to *stream*; False if it had been answered before, and nothing is sent.
+        """Queue the answer to *stream*; False if it was answered before; then nothing is sent.
 
-        An answer longer than the peer accepts becomes an error status: sent as it is it would
-        cost the connection, and then the container would run as if there were no plugin.
+        An answer longer than the peer accepts becomes an error status: the peer would close the connection
+        and run the container as if there were no plugin.
         """
         if stream not in self._open:
             return False
@@ -239,7 +235,7 @@ class Session:
         return True
 
     def fail(self, stream: int, code: int, message: str) -> bool:
-        """Queue an error status for *stream*; False if it had been answered before."""
+        """Queue an error status for *stream*; False if it was answered before."""
         if stream not in self._open:
             return False
         self._open.discard(stream)
@@ -249,7 +245,9 @@ class Session:
     def _reject(self, stream: int, code: int, message: str) -> None:
         if len(message) > _LONGEST_STATUS:
             message = message[:_LONGEST_STATUS] + "…"
-        message = message.encode("utf-8", "replace").decode()  # file names may not be UTF-8
+        message = message.encode(
+            "utf-8", "replace"
+        ).decode()  # file names in messages may not be UTF-8
         status = ttrpc_pb2.Status(code=code, message=message)
         envelope = ttrpc_pb2.Response(status=status).SerializeToString()
         self._output.append(mux_message(self._serve, encode_frame(stream, RESPONSE, envelope)))

@@ -1,8 +1,8 @@
-"""Pods, containers and what a plugin wants changed, as immutable values.
+"""Pods, containers and changes of containers, as immutable values.
 
-The wire's own messages never leave this package. Conversions go both ways because the fake
-runtime speaks the other side. Decoding copies only what a driver looks at: a runtime that
-reconnects sends every container of the node at once, and two seconds later gives up.
+The protobuf messages never leave this package. Conversions go both ways for the fake runtime. Decoding
+copies only what a driver uses: on reconnect a runtime sends every container of the node at once and waits
+two seconds.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ CONTAINER_NAME_LABEL: Final = "io.kubernetes.container.name"
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Base of all values here."""
+    """Base class of the values in this module."""
 
 
 class State(IntEnum):
-    """How far a container has come."""
+    """State of a container."""
 
     UNKNOWN = 0
     CREATED = 1
@@ -37,7 +37,7 @@ class State(IntEnum):
 class Resources(Value, frozen=True):
     """Limits of one container. None, an empty string or an empty mapping means "not set".
 
-    NRI cannot clear ``cpus`` or ``mems``: to un-pin, name the whole set.
+    NRI cannot clear ``cpus`` or ``mems``: to unpin, list all of them.
     ``hugepage_limits`` are bytes by page size (``2MB``); ``unified`` is written as is to cgroup v2.
     """
 
@@ -51,7 +51,7 @@ class Resources(Value, frozen=True):
     unified: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def over(self, other: Resources) -> Resources:
-        """*other* with everything that is set here set so."""
+        """*other*, with the fields that are set here replaced."""
         return Resources(
             cpus=self.cpus or other.cpus,
             mems=self.mems or other.mems,
@@ -65,7 +65,7 @@ class Resources(Value, frozen=True):
 
 
 NOTHING: Final = Resources()
-"""No limit set at all."""
+"""No limit set."""
 
 
 class PodSandbox(Value, frozen=True):
@@ -77,10 +77,7 @@ class PodSandbox(Value, frozen=True):
     uid: str = ""
     labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
-    runtime_handler: str = ""
     cgroup_parent: str = ""
-    cgroups_path: str = ""
-    pid: int = 0
 
     def __str__(self) -> str:
         return f"pod {self.namespace}/{self.name} ({self.uid})"
@@ -89,9 +86,9 @@ class PodSandbox(Value, frozen=True):
 class NriContainer(Value, frozen=True):
     """A container as the runtime describes it. ``pod_id`` is the sandbox's runtime id.
 
-    ``env`` is what the workload will see, so it proves nothing; a plugin may ask for some variables
-    only (:attr:`PluginOptions.variables`). ``cdi_devices`` comes from the
-    kubelet through the runtime and does; runtimes before NRI 0.12 leave it empty.
+    ``env`` can be set by the workload, so it proves nothing; a plugin may select variables
+    (:attr:`PluginOptions.variables`). ``cdi_devices`` comes from the kubelet through the runtime and can be
+    trusted; runtimes before NRI 0.12 leave it empty.
     """
 
     id: str
@@ -103,11 +100,10 @@ class NriContainer(Value, frozen=True):
     env: tuple[str, ...] = ()
     cdi_devices: tuple[str, ...] = ()
     cgroups_path: str = ""
-    pid: int = 0
     resources: Resources = NOTHING
 
     def variable(self, name: str) -> str | None:
-        """The value of the environment variable *name*; of several the last, as libc has it."""
+        """The value of the environment variable *name*; the last one if there are several, as in libc."""
         start = f"{name}="
         return next((e[len(start) :] for e in reversed(self.env) if e.startswith(start)), None)
 
@@ -116,61 +112,38 @@ class NriContainer(Value, frozen=True):
 
 
 class ContainerUpdate(Value, frozen=True):
-    """Change a container that exists: everything set in ``resources``, and nothing else."""
+    """Change of an existing container: only the fields set in ``resources``."""
 
     container_id: str
     resources: Resources
     ignore_failure: bool = False
 
 
-class MemoryPolicyMode(IntEnum):
-    """``set_mempolicy(2)`` modes by their number in NRI."""
-
-    DEFAULT = 0
-    PREFERRED = 1
-    BIND = 2
-    INTERLEAVE = 3
-    LOCAL = 4
-    PREFERRED_MANY = 5
-    WEIGHTED_INTERLEAVE = 6
-
-
-class MemoryPolicy(Value, frozen=True):
-    """The memory policy the container's process starts with. Needs NRI 0.12 and runc 1.4."""
-
-    mode: MemoryPolicyMode
-    nodes: str = ""
-
-
 class Adjustment(Value, frozen=True):
-    """The answer to a create: changes to the new container, and to others beside it.
+    """Answer to CreateContainer: changes of the new container and of others.
 
-    An update for the container being created, or two for one container, would make the runtime
-    reject the creation; such an answer is never sent.
+    An update of the container being created, or two for one container, would make the runtime reject the
+    creation; such an answer is never sent.
     """
 
     resources: Resources = NOTHING
     env: Mapping[str, str] = msgspec.field(default_factory=dict)
     annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
     cdi_devices: tuple[str, ...] = ()
-    memory_policy: MemoryPolicy | None = None
     updates: tuple[ContainerUpdate, ...] = ()
 
 
-# -- from the wire ----------------------------------------------------------------------------
-
-
 EVERY_VARIABLE: Final = ("",)
-"""Prefixes that all environment variables have."""
+"""Prefixes that match every environment variable."""
 
 
 def _texts(mapping: Mapping[str, str]) -> dict[str, str]:
-    """A map of the wire as a dict. The containers of a node share their keys: each is kept once."""
+    """A protobuf map as a dict with interned keys, which the containers of a node share."""
     return {intern(key): value for key, value in mapping.items()}
 
 
 def resources_from(message: nri_pb2.LinuxResources) -> Resources:
-    """Read limits. Every field may be missing."""
+    """Decode limits. Every field may be missing."""
     cpu, memory = message.cpu, message.memory
     return Resources(
         cpus=cpu.cpus,
@@ -185,8 +158,7 @@ def resources_from(message: nri_pb2.LinuxResources) -> Resources:
 
 
 def pod_from(message: nri_pb2.PodSandbox) -> PodSandbox:
-    """Read a pod sandbox."""
-    linux = message.linux
+    """Decode a pod sandbox."""
     return PodSandbox(
         id=message.id,
         name=message.name,
@@ -194,19 +166,16 @@ def pod_from(message: nri_pb2.PodSandbox) -> PodSandbox:
         uid=message.uid,
         labels=_texts(message.labels),
         annotations=_texts(message.annotations),
-        runtime_handler=message.runtime_handler,
-        cgroup_parent=linux.cgroup_parent,
-        cgroups_path=linux.cgroups_path,
-        pid=message.pid,
+        cgroup_parent=message.linux.cgroup_parent,
     )
 
 
 def container_from(
     message: nri_pb2.Container, prefixes: tuple[str, ...] = EVERY_VARIABLE
 ) -> NriContainer:
-    """Read a container, of its environment only variables that begin with one of *prefixes*.
+    """Decode a container, with only the variables that begin with one of *prefixes*.
 
-    A state this code does not know is unknown, not an error.
+    A state that is not in :class:`State` becomes unknown, not an error.
     """
     labels, linux = _texts(message.labels), message.linux
     return NriContainer(
@@ -219,13 +188,12 @@ def container_from(
         env=tuple([each for each in message.env if each.startswith(prefixes)]),
         cdi_devices=tuple([each.name for each in message.cdi_devices]),
         cgroups_path=linux.cgroups_path,
-        pid=message.pid,
         resources=resources_from(linux.resources) if linux.HasField("resources") else NOTHING,
     )
 
 
 def update_from(message: nri_pb2.ContainerUpdate) -> ContainerUpdate:
-    """Read a requested change."""
+    """Decode a requested change."""
     return ContainerUpdate(
         container_id=message.container_id,
         resources=resources_from(message.linux.resources),
@@ -234,18 +202,13 @@ def update_from(message: nri_pb2.ContainerUpdate) -> ContainerUpdate:
 
 
 def adjustment_from(message: nri_pb2.CreateContainerResponse) -> Adjustment:
-    """Read the answer to a create."""
+    """Decode the answer to a create."""
     adjust = message.adjust
-    linux, policy = adjust.linux, None
-    if linux.HasField("memory_policy"):
-        wire = linux.memory_policy
-        policy = MemoryPolicy(mode=MemoryPolicyMode(wire.mode), nodes=wire.nodes)
     return Adjustment(
-        resources=resources_from(linux.resources),
+        resources=resources_from(adjust.linux.resources),
         env={each.key: each.value for each in adjust.env},
         annotations=dict(adjust.annotations),
         cdi_devices=tuple([each.name for each in adjust.cdi_devices]),
-        memory_policy=policy,
         updates=tuple([update_from(each) for each in message.update]),
     )
 
@@ -253,11 +216,8 @@ def adjustment_from(message: nri_pb2.CreateContainerResponse) -> Adjustment:
 _STATES: Final = {int(state): state for state in State}
 
 
-# -- to the wire ------------------------------------------------------------------------------
-
-
 def resources_to(value: Resources) -> nri_pb2.LinuxResources:
-    """Write limits; what is not set is absent."""
+    """Encode limits; fields that are not set are absent."""
     message = nri_pb2.LinuxResources(
         hugepage_limits=[
             nri_pb2.HugepageLimit(page_size=size, limit=limit)
@@ -269,23 +229,20 @@ def resources_to(value: Resources) -> nri_pb2.LinuxResources:
         message.cpu.cpus = value.cpus
     if value.mems:
         message.cpu.mems = value.mems
-    if value.shares is not None:
-        message.cpu.shares.value = value.shares
-        message.cpu.shares.SetInParent()  # presence is what counts, also for zero
-    if value.quota is not None:
-        message.cpu.quota.value = value.quota
-        message.cpu.quota.SetInParent()
-    if value.period is not None:
-        message.cpu.period.value = value.period
-        message.cpu.period.SetInParent()
-    if value.memory_limit is not None:
-        message.memory.limit.value = value.memory_limit
-        message.memory.limit.SetInParent()
+    for number, field in (
+        (value.shares, message.cpu.shares),
+        (value.quota, message.cpu.quota),
+        (value.period, message.cpu.period),
+        (value.memory_limit, message.memory.limit),
+    ):
+        if number is not None:
+            field.value = number
+            field.SetInParent()  # presence counts, also for zero
     return message
 
 
 def pod_to(value: PodSandbox) -> nri_pb2.PodSandbox:
-    """Write a pod sandbox."""
+    """Encode a pod sandbox."""
     return nri_pb2.PodSandbox(
         id=value.id,
         name=value.name,
@@ -293,16 +250,12 @@ def pod_to(value: PodSandbox) -> nri_pb2.PodSandbox:
         namespace=value.namespace,
         labels=value.labels,
         annotations=value.annotations,
-        runtime_handler=value.runtime_handler,
-        linux=nri_pb2.LinuxPodSandbox(
-            cgroup_parent=value.cgroup_parent, cgroups_path=value.cgroups_path
-        ),
-        pid=value.pid,
+        linux=nri_pb2.LinuxPodSandbox(cgroup_parent=value.cgroup_parent),
     )
 
 
 def container_to(value: NriContainer) -> nri_pb2.Container:
-    """Write a container."""
+    """Encode a container."""
     return nri_pb2.Container(
         id=value.id,
         pod_sandbox_id=value.pod_id,
@@ -314,13 +267,12 @@ def container_to(value: NriContainer) -> nri_pb2.Container:
         linux=nri_pb2.LinuxContainer(
             resources=resources_to(value.resources), cgroups_path=value.cgroups_path
         ),
-        pid=value.pid,
         cdi_devices=[nri_pb2.CDIDevice(name=name) for name in value.cdi_devices],
     )
 
 
 def update_to(value: ContainerUpdate) -> nri_pb2.ContainerUpdate:
-    """Write a requested change."""
+    """Encode a requested change."""
     return nri_pb2.ContainerUpdate(
         container_id=value.container_id,
         linux=nri_pb2.LinuxContainerUpdate(resources=resources_to(value.resources)),
@@ -329,25 +281,17 @@ def update_to(value: ContainerUpdate) -> nri_pb2.ContainerUpdate:
 
 
 def updates_to(values: Iterable[ContainerUpdate]) -> list[nri_pb2.ContainerUpdate]:
-    """Write requested changes."""
+    """Encode requested changes."""
     return [update_to(each) for each in values]
 
 
 def adjustment_to(value: Adjustment) -> nri_pb2.CreateContainerResponse:
-    """Write the answer to a create."""
-    linux = nri_pb2.LinuxContainerAdjustment()
-    if value.resources != NOTHING:
-        linux.resources.CopyFrom(resources_to(value.resources))
-    if value.memory_policy is not None:
-        policy = value.memory_policy
-        linux.memory_policy.CopyFrom(
-            nri_pb2.LinuxMemoryPolicy(mode=int(policy.mode), nodes=policy.nodes)
-        )
+    """Encode the answer to a create."""
     adjust = nri_pb2.ContainerAdjustment(
         annotations=value.annotations,
         env=[nri_pb2.KeyValue(key=key, value=text) for key, text in value.env.items()],
         cdi_devices=[nri_pb2.CDIDevice(name=name) for name in value.cdi_devices],
     )
-    if linux.ByteSize():
-        adjust.linux.CopyFrom(linux)
+    if value.resources != NOTHING:
+        adjust.linux.resources.CopyFrom(resources_to(value.resources))
     return nri_pb2.CreateContainerResponse(adjust=adjust, update=updates_to(value.updates))

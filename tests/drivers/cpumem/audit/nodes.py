@@ -40,7 +40,7 @@ def claim(uid: str = "claim-a", consumer: str = POD) -> PreparedClaim:
         amounts={"numa1/memory": 256 * MI, "numa1/hugepages2Mi": 32 * MI},
     )
     return PreparedClaim(
-        uid=uid, namespace="default", name=uid, prepared_devices=(prepared,), consumers=(consumer,)
+        uid=uid, namespace="default", name=uid, devices=(prepared,), consumers=(consumer,)
     )
 
 
@@ -75,7 +75,7 @@ class Node:
         self.write(path, cgroup__procs=str(self._pids), **files)
         proc = self.place / "proc" / str(self._pids)
         proc.mkdir(parents=True)
-        marks = [f"{names.marker_variable(p)}={KIND}" for c in claims for p in names.parts_of(c)]
+        marks = [f"{names.marker_variable(p)}={KIND}" for c in claims for p in names.requests_of(c)]
         (proc / "environ").write_text("\0".join(["PATH=/bin", *marks, ""]))
         (proc / "comm").write_text(f"{comm}\n")
         return path

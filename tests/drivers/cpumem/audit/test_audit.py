@@ -146,9 +146,7 @@ def test_a_claim_of_one_request_is_looked_at_alone(tmp_path: Path) -> None:
     more = PreparedDevice(
         request="more", pool="n", device="numa1", amounts={"numa1/hugepages64Ki": 64 << 10}
     )
-    node.entries = (
-        msgspec.structs.replace(entry, prepared_devices=(*entry.prepared_devices, more)),
-    )
+    node.entries = (msgspec.structs.replace(entry, devices=(*entry.devices, more)),)
     assert verdict(node, CLAIMED).right, "it uses the first request only"
     pod = verdict(node, POD_PATH)
     assert [c.file for c in pod.checks if not c.right] == ["hugetlb.64KB.max"]
@@ -170,7 +168,7 @@ def test_exclusive_cpus_of_memory_only_claims_are_the_shared_ones(tmp_path: Path
     memory = PreparedDevice(
         request="m", pool="n", device="numa0", amounts={"numa0/memory": 2 << 20}
     )
-    entry = msgspec.structs.replace(claim("claim-m", OTHER), prepared_devices=(memory,))
+    entry = msgspec.structs.replace(claim("claim-m", OTHER), devices=(memory,))
     node.entries = (*node.entries, entry)
     path = node.container(
         OTHER_PATH, "d", entry, cpuset__cpus="0-1", cpuset__cpus__effective="0-1",

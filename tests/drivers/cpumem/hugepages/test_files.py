@@ -20,7 +20,14 @@ from drakit.drivers.cpumem.hugepages.usage import used_from_cgroups
 from drakit.drivers.cpumem.kinds import DRIVER
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.kit.claims.checkpoint import Checkpoint
-from drakit.kit.driver import Container, Driver, PreparedClaim, PreparedClaims, PreparedDevice, Use
+from drakit.kit.driver import (
+    ClaimUse,
+    ContainerView,
+    Driver,
+    PreparedClaim,
+    PreparedClaims,
+    PreparedDevice,
+)
 from drakit.kit.reconciler import PodView
 from drakit.machine.discover import discover
 from drakit.machine.model import HugepagePool
@@ -53,7 +60,9 @@ def test_slices_follow_what_was_obtained(tmp_path: Path) -> None:
     tree(tmp_path)
     settings = HugepageSettings(pools=PageCounts.parse("0:2Mi=300"))
     record = PoolRecord(str(tmp_path / "state"), "boot")
-    HugepagePools(settings, discover(str(tmp_path)), SysfsPools(str(tmp_path)), record).establish()
+    HugepagePools(
+        settings, discover(str(tmp_path)), SysfsPools(str(tmp_path)), record
+    ).set_static_sizes()
     assert [n.hugepages[0].total for n in discover(str(tmp_path)).numa_nodes] == [300, 100]
 
 
@@ -97,10 +106,10 @@ def test_usage_is_read_from_the_cgroups_of_claimants(tmp_path: Path) -> None:
         place = tmp_path / "kubepods" / name
         place.mkdir(parents=True)
         (place / "hugetlb.2MB.numa_stat").write_text("total=6291456 N0=4194304 N1=2097152\n")
-    entry = PreparedClaim(uid="u", namespace="d", name="c", prepared_devices=())
+    entry = PreparedClaim(uid="u", namespace="d", name="c", devices=())
     containers = tuple(
-        Container(name, name, "p", "p", "d", uses=uses, cgroup_path=f"/kubepods/{name}")
-        for name, uses in (("with", (Use(entry, ()),)), ("without", ()))
+        ContainerView(name, name, "p", "p", "d", uses=uses, cgroup_path=f"/kubepods/{name}")
+        for name, uses in (("with", (ClaimUse(entry, ()),)), ("without", ()))
     )
     used = used_from_cgroups(str(tmp_path), [2 * MI, 1 << 30])
     assert used([PodView("p", "p", "d", containers=containers)]) == {
@@ -129,12 +138,12 @@ def test_real_pages_are_made_and_given_back(tmp_path: Path, real_pool: int) -> N
     settings = HugepageSettings(pools=PageCounts.parse(f"0:2Mi={real_pool + 4}"))
     files = SysfsPools()
     pools = HugepagePools(settings, discover(), files, PoolRecord(str(tmp_path), "now"))
-    short = pools.establish()
+    short = pools.set_static_sizes()
     if short:
         pytest.skip(f"the kernel gave {short[0]}")
     assert files.read(key).total == real_pool + 4
     lower = HugepageSettings(pools=PageCounts.parse(f"0:2Mi={real_pool}"))
-    HugepagePools(lower, discover(), files, PoolRecord(str(tmp_path), "now")).establish()
+    HugepagePools(lower, discover(), files, PoolRecord(str(tmp_path), "now")).set_static_sizes()
     assert files.read(key).total == real_pool
     assert os.path.exists(tmp_path / "hugepages.json")
 
@@ -153,11 +162,11 @@ async def test_the_pools_of_a_configuration(tmp_path: Path) -> None:
     prepared = PreparedDevice(
         request="r", pool="n", device="numa1", amounts={"numa1/hugepages2Mi": 102 * 2 * MI}
     )
-    entry = PreparedClaim(uid="u", namespace="d", name="c", prepared_devices=(prepared,))
+    entry = PreparedClaim(uid="u", namespace="d", name="c", devices=(prepared,))
     place = tmp_path / "sys/devices/system/node/node1/hugepages/hugepages-2048kB"
     (place / "surplus_hugepages").write_text("0\n")
     (place / "free_hugepages").write_text("102\n")
-    await pools.provide(cast("Driver", None), entry, PreparedClaims())
+    await pools.provision(cast("Driver", None), entry, PreparedClaims())
     machine, growth = machine_and_growth(config)
     assert machine.numa_nodes[1].hugepages[0].total == 102
     assert growth == {1: {2 * MI: 6}}

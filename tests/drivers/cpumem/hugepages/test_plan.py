@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from drakit.drivers.cpumem.hugepages.plan import (
     Demand,
     OwnPages,
-    begun,
     growth_target,
     in_use,
     needed_growth,
@@ -55,7 +55,7 @@ def test_giving_back_keeps_what_is_used_promised_and_not_ours(
     target = shrink_target(pool, share, demand)
     assert least(pool, demand) <= target <= persistent(pool)
     assert persistent(pool) - target <= share.grown
-    after = reconciled(begun(share, target, "grow"), target)
+    after = reconciled(msgspec.structs.replace(share, aim=target, purpose="grow"), target)
     assert after.grown >= min(share.grown, needed_growth(pool, share, demand))
 
 
@@ -99,7 +99,7 @@ def test_an_interrupted_change_is_ours_only_as_far_as_it_was_asked_for(
     situation: tuple[HugepagePool, OwnPages, Demand], aim: int, now: int, purpose: str
 ) -> None:
     _, share, _ = situation
-    after = reconciled(begun(share, aim, purpose), now)  # type: ignore[arg-type]
+    after = reconciled(msgspec.structs.replace(share, aim=aim, purpose=purpose), now)
     ours_before, ours = share.raised + share.grown, after.raised + after.grown
     assert after.seen == after.aim == now
     assert 0 <= ours <= now

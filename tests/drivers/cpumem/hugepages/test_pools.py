@@ -53,7 +53,7 @@ def claim(uid: str, **pages: int) -> PreparedClaim:
     if pages.get("large"):
         amounts["numa1/hugepages1Gi"] = pages["large"] * GI
     prepared = PreparedDevice(request="r", pool="n", device="numa0", amounts=amounts)
-    return PreparedClaim(uid=uid, namespace="default", name=uid, prepared_devices=(prepared,))
+    return PreparedClaim(uid=uid, namespace="default", name=uid, devices=(prepared,))
 
 
 @dataclass
@@ -87,12 +87,12 @@ class Bench:
         return PoolRecord(self.directory, self.boot)
 
     async def provide(self, entry: PreparedClaim) -> None:
-        await self.pools.provide(NO_DRIVER, entry, self.prepared_claims)
+        await self.pools.provision(NO_DRIVER, entry, self.prepared_claims)
         self.prepared_claims = PreparedClaims([*self.prepared_claims, entry])
 
     async def settle(self, seconds: float = 0.0) -> None:
         self.now += seconds
-        await self.pools.settle(NO_DRIVER, (), self.prepared_claims)
+        await self.pools.reconcile(NO_DRIVER, (), self.prepared_claims)
 
     def drop(self, uid: str) -> None:
         self.prepared_claims = PreparedClaims(
@@ -123,7 +123,7 @@ def test_vector_12_a_write_of_100_that_reads_back_60_is_60_of_100(
 ) -> None:
     bench = Bench(str(tmp_path), kernel(), static("0:2Mi=100"))
     bench.kernel.room[SMALL] = 60
-    (short,) = bench.pools.establish()
+    (short,) = bench.pools.set_static_sizes()
     assert (short.wanted, short.obtained) == (100, 60)
     assert 'pool="2Mi pages on NUMA node 0" wanted=100 obtained=60' in caplog.text
     assert bench.kernel.read(SMALL).total == 60  # what discovery sees, hence what is offered
@@ -138,7 +138,7 @@ async def test_compaction_between_tries_can_make_it_whole(tmp_path: Path) -> Non
     bench = Bench(str(tmp_path), kernel(), static("0:2Mi=100"))
     bench.kernel.room[SMALL] = 60
     bench.kernel.after_compaction[SMALL] = 40
-    assert bench.pools.establish() == ()
+    assert bench.pools.set_static_sizes() == ()
     assert bench.size() == 100
     assert bench.kernel.compactions == [0]
 
@@ -146,7 +146,7 @@ async def test_compaction_between_tries_can_make_it_whole(tmp_path: Path) -> Non
 async def test_a_shortage_is_made_good_when_memory_is_there_again(tmp_path: Path) -> None:
     bench = Bench(str(tmp_path), kernel(), static("0:2Mi=100"))
     bench.kernel.room[SMALL] = 60
-    bench.pools.establish()
+    bench.pools.set_static_sizes()
     bench.kernel.room[SMALL] = 1000
     writes = len(bench.kernel.writes)
     await bench.settle(10)
@@ -160,7 +160,7 @@ async def test_a_pool_that_somebody_made_smaller_gets_its_size_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = Bench(str(tmp_path), kernel(), static("0:2Mi=100"))
-    bench.pools.establish()
+    bench.pools.set_static_sizes()
     bench.kernel.pools[SMALL].persistent = 7
     await bench.settle(61)
     assert bench.size() == 100
@@ -175,21 +175,21 @@ async def test_a_pool_that_somebody_made_smaller_gets_its_size_again(
 
 def test_pages_of_the_administrator_are_not_taken_away(tmp_path: Path) -> None:
     bench = Bench(str(tmp_path), kernel(small=200), static("0:2Mi=100"))
-    assert bench.pools.establish() == ()
+    assert bench.pools.set_static_sizes() == ()
     assert bench.size() == 200
     assert bench.kernel.writes == []
 
 
 def test_a_lowered_configuration_takes_back_only_free_and_unclaimed_pages(tmp_path: Path) -> None:
     bench = Bench(str(tmp_path), kernel(small=20), static("0:2Mi=100"))
-    bench.pools.establish()
+    bench.pools.set_static_sizes()
     bench.kernel.pools[SMALL].used = 25
     bench.settings = static("0:2Mi=10")
     bench.start()
-    bench.pools.establish({SMALL: 15})
+    bench.pools.set_static_sizes({SMALL: 15})
     assert bench.size() == 40  # 25 in use, 15 promised
     bench.kernel.pools[SMALL].used = 0
-    bench.pools.establish()
+    bench.pools.set_static_sizes()
     assert bench.size() == 20  # the administrator's
 
 
@@ -198,7 +198,7 @@ def test_a_pool_that_cannot_be_written_is_short_not_fatal(
 ) -> None:
     bench = Bench(str(tmp_path), kernel(small=3), static("0:2Mi=100"))
     bench.kernel.reject_writes = True
-    (short,) = bench.pools.establish()
+    (short,) = bench.pools.set_static_sizes()
     assert str(short) == "3 of 100 2Mi pages on NUMA node 0"
     assert "Operation not permitted" in caplog.text
 
@@ -359,7 +359,7 @@ async def test_a_claim_that_is_prepared_again_need_not_have_its_pages_free(tmp_p
     await bench.provide(entry)
     bench.kernel.pools[SMALL].used = 30
     bench.start()
-    await bench.pools.provide(NO_DRIVER, entry, PreparedClaims())
+    await bench.pools.provision(NO_DRIVER, entry, PreparedClaims())
     assert bench.size() == 30
 
 
@@ -376,7 +376,7 @@ async def test_a_claim_just_provided_for_keeps_its_pages_until_it_is_written_dow
     tmp_path: Path,
 ) -> None:
     bench = Bench(str(tmp_path), kernel(), growth("0:2Mi=20", shrink_after=0))
-    await bench.pools.provide(NO_DRIVER, claim("a", small=5), bench.prepared_claims)
+    await bench.pools.provision(NO_DRIVER, claim("a", small=5), bench.prepared_claims)
     await bench.settle()
     await bench.settle()
     assert bench.size() == 5
@@ -385,7 +385,7 @@ async def test_a_claim_just_provided_for_keeps_its_pages_until_it_is_written_dow
 async def test_at_uninstall_every_free_page_goes_back(tmp_path: Path) -> None:
     settings = HugepageSettings(PageCounts.parse("0:2Mi=30"), PageCounts.parse("0:2Mi=20"))
     bench = Bench(str(tmp_path), kernel(small=10), settings)
-    bench.pools.establish()
+    bench.pools.set_static_sizes()
     await bench.provide(claim("a", small=40))
     bench.kernel.pools[SMALL].used = 12
     await bench.pools.restore()
@@ -448,9 +448,7 @@ async def test_the_budget_and_the_pages_in_use_are_kept_whatever_happens(
 
         def check() -> None:
             claimed = sum(
-                g.amounts["numa0/hugepages2Mi"]
-                for e in bench.prepared_claims
-                for g in e.prepared_devices
+                g.amounts["numa0/hugepages2Mi"] for e in bench.prepared_claims for g in e.devices
             )
             assert BASE <= pool.persistent <= BASE + BUDGET
             assert pool.persistent >= pool.used
@@ -492,7 +490,7 @@ async def test_the_budget_and_the_pages_in_use_are_kept_whatever_happens(
 
 def _claimed(bench: Bench) -> int:
     return sum(
-        g.amounts["numa0/hugepages2Mi"] for e in bench.prepared_claims for g in e.prepared_devices
+        g.amounts["numa0/hugepages2Mi"] for e in bench.prepared_claims for g in e.devices
     ) // (2 * MI)
 
 
@@ -571,7 +569,7 @@ async def test_promised_pages_are_grown_stay_and_must_be_free_when_the_pod_comes
 ) -> None:
     bench = Bench(str(tmp_path), kernel(), growth("0:2Mi=50", shrink_after=0))
     wanted = claim("a", small=20)
-    await bench.pools.promise(NO_DRIVER, wanted, bench.prepared_claims)
+    await bench.pools.reserve(NO_DRIVER, wanted, bench.prepared_claims)
     assert bench.size() == 20
     bench.prepared_claims = PreparedClaims([wanted])  # what is owed
     await bench.settle(1000)
@@ -595,7 +593,7 @@ async def test_a_broken_promise_leaves_nothing_and_is_doubted_for_a_while(tmp_pa
     may_grow = {0: {2 * MI: 50}, 1: {2 * MI: 50}}
     assert bench.pools.believed(node, may_grow)[0][2 * MI] == 50
     with pytest.raises(RejectedError, match="requested a pool of 40 from the kernel, got 15"):
-        await bench.pools.promise(NO_DRIVER, claim("a", small=40), bench.prepared_claims)
+        await bench.pools.reserve(NO_DRIVER, claim("a", small=40), bench.prepared_claims)
     assert bench.size() == 10, "what it got is given back"
     believed = bench.pools.believed(node, may_grow)
     assert (believed[0][2 * MI], believed[1][2 * MI]) == (5, 50)

@@ -51,7 +51,7 @@ class Bed:
         )
 
     async def settle(self) -> None:
-        await self.reconciler.settle(cast("Driver", None), (), PreparedClaims())
+        await self.reconciler.reconcile(cast("Driver", None), (), PreparedClaims())
         await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
 
 
@@ -104,7 +104,7 @@ async def test_nobody_waits_for_a_server_that_hangs(bed: Bed) -> None:
 
     bed.ownership, bed.server.create = YIELDS, hang  # type: ignore[method-assign]
     for _ in range(3):
-        await bed.reconciler.settle(cast("Driver", None), (), PreparedClaims())
+        await bed.reconciler.reconcile(cast("Driver", None), (), PreparedClaims())
         await asyncio.sleep(0)
     assert bed.server.tries == 1
     answer.set()

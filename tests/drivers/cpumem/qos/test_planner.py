@@ -221,9 +221,7 @@ def test_vector_4_pages_on_two_nodes_are_one_limit() -> None:
         )
         for node in (0, 1)
     )
-    shares = shares_of(
-        PreparedClaim(uid="u", namespace="n", name="c", prepared_devices=prepared_devices)
-    )
+    shares = shares_of(PreparedClaim(uid="u", namespace="n", name="c", devices=prepared_devices))
     assert pages_of(shares) == {"2MB": 32 * MI}
     pod = PodFacts(place("1", E), shares, (ContainerFacts(shares, path="kubepods/c"),))
     made = plan(MemoryQosPolicy(), [pod])
@@ -304,10 +302,7 @@ def test_admin_access_and_nothing_at_all_hold_nothing() -> None:
         ),
     )
     assert (
-        shares_of(
-            PreparedClaim(uid="u", namespace="n", name="c", prepared_devices=prepared_devices)
-        )
-        == ()
+        shares_of(PreparedClaim(uid="u", namespace="n", name="c", devices=prepared_devices)) == ()
     )
 
 

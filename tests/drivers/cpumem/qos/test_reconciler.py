@@ -22,14 +22,14 @@ from drakit.kit.claims import cdi_names as names
 from drakit.kit.driver import (
     Assignment,
     Claim,
-    Container,
+    ClaimUse,
+    ContainerView,
     DesiredResources,
     Driver,
     Offer,
     PreparedClaim,
     PreparedClaims,
     PreparedDevice,
-    Use,
 )
 from drakit.kit.reconciler import PodView
 from drakit.kit.runtime.enforcer import Enforcer
@@ -49,6 +49,7 @@ class MemoryDriver:
     policy: MemoryQosPolicy = MemoryQosPolicy()
     name: str = "dra.cpumem"
     cdi_kind: str = KIND
+    cpuset_kinds: frozenset[str] = frozenset()
 
     def offer(self) -> Offer:
         return Offer(())
@@ -56,12 +57,12 @@ class MemoryDriver:
     def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
         raise NotImplementedError
 
-    def enforce(self, container: Container, prepared_claims: PreparedClaims) -> DesiredResources:
+    def enforce(
+        self, container: ContainerView, prepared_claims: PreparedClaims
+    ) -> DesiredResources:
         place = pod_cgroup(container.cgroup_parent, container.pod_uid)
         assert place is not None
-        shares = tuple(
-            s for use in container.uses for s in shares_of(use.entry, use.prepared_devices)
-        )
+        shares = tuple(s for use in container.uses for s in shares_of(use.claim, use.devices))
         facts = ContainerFacts(
             shares, limit=container.memory_limit, classic_pages=container.hugepage_limits
         )
@@ -77,16 +78,14 @@ def claim(uid: str, pod: str, memory: int = 0, pages: int = 0) -> PreparedClaim:
     prepared = PreparedDevice(
         request="r", pool="n", device="numa0", amounts={k: v for k, v in amounts.items() if v}
     )
-    return PreparedClaim(
-        uid=uid, namespace="ns", name=uid, prepared_devices=(prepared,), consumers=(pod,)
-    )
+    return PreparedClaim(uid=uid, namespace="ns", name=uid, devices=(prepared,), consumers=(pod,))
 
 
 def parent(uid: str, qos_class: QosClass) -> str:
     return "/kubepods" + ("" if qos_class is G else f"/{qos_class.value.lower()}") + f"/pod{uid}"
 
 
-def view(uid: str, qos_class: QosClass, *containers: Container) -> PodView:
+def view(uid: str, qos_class: QosClass, *containers: ContainerView) -> PodView:
     return PodView(uid, f"p{uid}", "ns", parent(uid, qos_class), containers)
 
 
@@ -96,9 +95,9 @@ def container(
     entries: Iterable[PreparedClaim] = (),
     pages: int = 0,
     limit: int | None = None,
-) -> Container:
-    uses = tuple(Use(entry, entry.prepared_devices, pod, f"ns/p{pod}") for entry in entries)
-    return Container(
+) -> ContainerView:
+    uses = tuple(ClaimUse(entry, entry.devices, pod, f"ns/p{pod}") for entry in entries)
+    return ContainerView(
         id=name,
         name=name,
         pod_uid=pod,
@@ -137,7 +136,7 @@ class Node:
         )
 
     async def settle(self, pods: Iterable[PodView], *entries: PreparedClaim) -> None:
-        await self.reconciler.settle(self.driver, list(pods), PreparedClaims(entries))
+        await self.reconciler.reconcile(self.driver, list(pods), PreparedClaims(entries))
 
     def gauges(self) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
         return {(each.name, each.labels): each.value for each in self.reconciler.gauges()}
@@ -269,7 +268,7 @@ def replace_consumers(entry: PreparedClaim, consumers: tuple[str, ...]) -> Prepa
         uid=entry.uid,
         namespace=entry.namespace,
         name=entry.name,
-        prepared_devices=entry.prepared_devices,
+        devices=entry.devices,
         consumers=consumers,
     )
 
@@ -330,10 +329,10 @@ async def test_another_driver_and_no_cgroups_are_no_concern(tmp_path: Path) -> N
     record = str(tmp_path / "state" / "memory.json")
     reconciler = qos_reconciler("", record, policy_of)
     entry = claim("a", "1", memory=MI)
-    await reconciler.provide(MemoryDriver(), entry, PreparedClaims())
-    await reconciler.settle(MemoryDriver(), [view("1", E)], PreparedClaims([entry]))
+    await reconciler.provision(MemoryDriver(), entry, PreparedClaims())
+    await reconciler.reconcile(MemoryDriver(), [view("1", E)], PreparedClaims([entry]))
     elsewhere = qos_reconciler(str(tmp_path), record, lambda driver: None)
-    await elsewhere.settle(MemoryDriver(), [view("1", E)], PreparedClaims([entry]))
+    await elsewhere.reconcile(MemoryDriver(), [view("1", E)], PreparedClaims([entry]))
     assert not os.path.exists(record)
 
 
@@ -368,7 +367,7 @@ async def test_any_life_of_pods_ends_as_it_began(
         await node.settle(pods, *(entry for _, entry in alive.values()))
         for file in (MIN, LOW):
             total = sum(
-                entry.prepared_devices[0].amounts.get("numa0/memory", 0)
+                entry.devices[0].amounts.get("numa0/memory", 0)
                 for qos_class, entry in alive.values()
                 if (LOW if qos_class is B else MIN) == file
             )
@@ -391,7 +390,7 @@ def test_vector_9_a_kubelets_memory_min_of_0_ends_as_ours() -> None:
     enforcer = Enforcer(MemoryDriver, lambda: prepared_claims)
     pod = PodSandbox(id="sandbox", name="p1", namespace="ns", uid="1", cgroup_parent=parent("1", G))
     theirs = Resources(unified={MIN: "0", LOW: "0"}, memory_limit=GI)
-    (part,) = names.parts_of(entry)
+    (part,) = names.requests_of(entry)
     reported = NriContainer(
         id="c",
         pod_id="sandbox",

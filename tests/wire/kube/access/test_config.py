@@ -18,11 +18,11 @@ from drakit.wire.kube.access.credentials import (
     Certificate,
     Credential,
     Fixed,
-    OneAtATime,
     TokenFile,
 )
+from drakit.wire.kube.access.exec_plugin import ExecPlugin
 from drakit.wire.kube.access.kubeconfig import load
-from drakit.wire.kube.access.tls import AuthorityData, AuthorityFile, NoTrust, SystemTrust
+from drakit.wire.kube.access.tls import Trust
 
 IN_POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 
@@ -38,7 +38,7 @@ async def test_in_cluster(mount: Path) -> None:
     cluster = in_cluster(IN_POD, mount=str(mount))
     assert str(cluster.endpoint) == "https://10.96.0.1"
     assert cluster.namespace == "kube-system"
-    assert cluster.trust == AuthorityFile(str(mount / "ca.crt"))
+    assert cluster.trust == Trust(file=str(mount / "ca.crt"))
     assert isinstance(cluster.credentials, TokenFile)
     assert (await cluster.credentials.current()).token == "t"
 
@@ -88,7 +88,7 @@ def b64(data: bytes) -> str:
 async def test_token(tmp_path: Path) -> None:
     cluster = load([write(tmp_path / "c", kubeconfig(user={"token": "t"}))])
     assert await cluster.credentials.current() == Credential("t")
-    assert cluster.trust == SystemTrust()
+    assert cluster.trust == Trust()
     assert cluster.namespace == "n"
 
 
@@ -120,8 +120,8 @@ def test_authorities(tmp_path: Path) -> None:
     beside = {"certificate-authority": "ca.pem"}
     inline = {"certificate-authority-data": b64(b"PEM")}
     first = load([write(tmp_path / "c", kubeconfig(beside))])
-    assert first.trust == AuthorityFile(str(tmp_path / "ca.pem"))
-    assert load([write(tmp_path / "c", kubeconfig(beside | inline))]).trust == AuthorityData("PEM")
+    assert first.trust == Trust(file=str(tmp_path / "ca.pem"))
+    assert load([write(tmp_path / "c", kubeconfig(beside | inline))]).trust == Trust(data="PEM")
 
 
 def test_skipping_verification_is_honoured_and_warned_of(
@@ -129,7 +129,7 @@ def test_skipping_verification_is_honoured_and_warned_of(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         cluster = load([write(tmp_path / "c", kubeconfig({"insecure-skip-tls-verify": True}))])
-    assert cluster.trust == NoTrust()
+    assert cluster.trust == Trust(insecure=True)
     assert "insecure-skip-tls-verify" in caplog.text
 
 
@@ -162,7 +162,7 @@ async def test_exec(tmp_path: Path) -> None:
         "interactiveMode": "Never",
     }
     cluster = load([write(tmp_path / "c", kubeconfig(user={"exec": wanted}))])
-    assert isinstance(cluster.credentials, OneAtATime)
+    assert isinstance(cluster.credentials, ExecPlugin)
     assert (await cluster.credentials.current()).token == "from-exec"
 
 
@@ -186,7 +186,7 @@ def test_several_files_first_wins(tmp_path: Path) -> None:
         (kubeconfig({"server": ""}), "has no server"),
         (kubeconfig({"server": "h"}), "http"),
         (kubeconfig({"proxy-url": "http://p"}), "proxy-url"),
-        (kubeconfig({"certificate-authority-data": "%"}), "no base64"),
+        (kubeconfig({"certificate-authority-data": "%"}), "not valid base64"),
         (kubeconfig(user={"client-certificate-data": b64(b"x")}), "must both be set"),
         (kubeconfig(user={"client-certificate": "x", "client-key": "y"}), "No such file"),
         (kubeconfig(user={"username": "u"}), "basic"),

@@ -13,7 +13,6 @@ from drakit.wire.kube.access.credentials import (
     Certificate,
     Credential,
     Fixed,
-    OneAtATime,
     TokenFile,
 )
 from drakit.wire.kube.access.exec_plugin import API_VERSIONS, ExecCommand, ExecPlugin, read_answer
@@ -63,10 +62,10 @@ async def test_a_token_stays_while_its_file_is_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"a b", b"a\r\nX: y", b"\xff\xfe", "ö".encode()])
-async def test_what_is_no_token_never_becomes_a_header(tmp_path: Path, content: bytes) -> None:
+async def test_an_invalid_token_is_never_sent(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "token"
     path.write_bytes(content)
-    with pytest.raises(CredentialError, match="holds no token"):
+    with pytest.raises(CredentialError, match="does not contain a valid token"):
         await TokenFile(str(path)).current()
 
 
@@ -123,7 +122,7 @@ async def test_a_plugin_is_run_when_needed(tmp_path: Path, version: str) -> None
     clock = Clock()
     body = ANSWER.format(path=str(tmp_path / "runs"), expiry="1970-01-01T00:20:00Z")
     command = plugin_command(tmp_path, body, api_version=version)
-    source = OneAtATime(ExecPlugin(command, clock=clock))
+    source = ExecPlugin(command, clock=clock)
     assert (await source.current()).token == "t0"
     assert (await source.current()).token == "t0"
     clock.now = 1195.0  # ten seconds before its end a token counts as expired
@@ -160,8 +159,8 @@ print(json.dumps(dict(apiVersion=version, kind="ExecCredential", status=dict(tok
     ("body", "message"),
     [
         ("sys.exit(3)", "status 3"),
-        ("print('hello')", "no ExecCredential"),
-        ("print('{}')", "no ExecCredential"),
+        ("print('hello')", "a valid ExecCredential"),
+        ("print('{}')", "a valid ExecCredential"),
         ("print(json.dumps(dict(apiVersion='v9', kind='ExecCredential')))", "v9"),
     ],
 )
@@ -186,10 +185,10 @@ async def test_a_missing_plugin_comes_with_its_hint() -> None:
         ({"clientKeyData": "k"}, "without certificate"),
         ({"token": "t", "expirationTimestamp": "soon"}, "RFC 3339"),
         ({"token": "t", "expirationTimestamp": "2026-01-01T00:00:00"}, "time zone"),
-        ({"token": 5}, "no ExecCredential"),
+        ({"token": 5}, "a valid ExecCredential"),
     ],
 )
-def test_answers_that_are_none(status: object, message: str) -> None:
+def test_invalid_plugin_output_is_rejected(status: object, message: str) -> None:
     document = {"apiVersion": API_VERSIONS[0], "kind": "ExecCredential", "status": status}
     with pytest.raises(CredentialError, match=message):
         read_answer(json.dumps(document).encode(), ExecCommand("p"))

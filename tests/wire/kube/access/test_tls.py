@@ -21,10 +21,6 @@ from drakit.wire.kube import (
 from drakit.wire.kube.access.credentials import Certificate, Credential, Fixed
 from drakit.wire.kube.access.kubeconfig import load
 from drakit.wire.kube.access.tls import (
-    AuthorityData,
-    AuthorityFile,
-    NoTrust,
-    SystemTrust,
     TlsContexts,
     Trust,
     make_context,
@@ -102,27 +98,27 @@ async def version_from(
 async def test_our_authority_is_believed(authority: Authority) -> None:
     context = server_context(authority, "IP:127.0.0.1")
     async with FakeApiServer(tls=context, authority=str(authority.path)) as server:
-        assert await version_from(server, AuthorityFile(str(authority.path)))
-        assert await version_from(server, AuthorityData(authority.path.read_text()))
+        assert await version_from(server, Trust(file=str(authority.path)))
+        assert await version_from(server, Trust(data=authority.path.read_text()))
         async with Client(server.cluster()) as client:
             await client.get_document("/version")
 
 
 async def test_nobody_else_is(authority: Authority, stranger: Authority) -> None:
     async with FakeApiServer(tls=server_context(stranger, "IP:127.0.0.1")) as server:
-        for trust in (AuthorityFile(str(authority.path)), SystemTrust()):
+        for trust in (Trust(file=str(authority.path)), Trust()):
             with pytest.raises(ConnectionFailedError, match="not trusted"):
                 await version_from(server, trust)
 
 
 async def test_verification_can_be_switched_off(stranger: Authority) -> None:
     async with FakeApiServer(tls=server_context(stranger, "DNS:elsewhere")) as server:
-        assert await version_from(server, NoTrust())
+        assert await version_from(server, Trust(insecure=True))
 
 
 async def test_the_name_must_fit(authority: Authority) -> None:
     async with FakeApiServer(tls=server_context(authority, "DNS:api.cluster")) as server:
-        trust = AuthorityFile(str(authority.path))
+        trust = Trust(file=str(authority.path))
         with pytest.raises(ConnectionFailedError, match="tls-server-name"):
             await version_from(server, trust)
         assert await version_from(server, trust, server_name="api.cluster")
@@ -134,7 +130,7 @@ async def test_client_certificates(authority: Authority, stranger: Authority) ->
     context.load_verify_locations(authority.path)
     certificate, key = authority.issue("node-agent")
     wrong = stranger.issue("node-agent")
-    trust = AuthorityFile(str(authority.path))
+    trust = Trust(file=str(authority.path))
     async with FakeApiServer(tls=context) as server:
         good = Certificate(certificate.read_bytes(), key.read_bytes())
         assert await version_from(server, trust, certificate=good)
@@ -160,7 +156,7 @@ async def test_a_replaced_authority_is_noticed(
 ) -> None:
     mounted = tmp_path / "ca.crt"
     mounted.write_bytes(stranger.path.read_bytes())
-    contexts = TlsContexts(AuthorityFile(str(mounted)))
+    contexts = TlsContexts(Trust(file=str(mounted)))
     first = contexts.context(None)
     assert contexts.context(None) is first
     replacement = tmp_path / "new"
@@ -174,7 +170,7 @@ async def test_a_replaced_authority_is_noticed(
 
 
 def test_only_the_cluster_is_in_the_context(authority: Authority) -> None:
-    context = make_context(AuthorityFile(str(authority.path)), None)
+    context = make_context(Trust(file=str(authority.path)), None)
     assert len(context.get_ca_certs()) == 1
     assert context.verify_mode is ssl.CERT_REQUIRED
     assert context.check_hostname
@@ -183,11 +179,11 @@ def test_only_the_cluster_is_in_the_context(authority: Authority) -> None:
 
 def test_unusable_files_are_named(authority: Authority, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no/such/file"):
-        make_context(AuthorityFile("/no/such/file"), None)
+        make_context(Trust(file="/no/such/file"), None)
     with pytest.raises(ConfigError, match="certificate-authority-data"):
-        make_context(AuthorityData("nonsense"), None)
+        make_context(Trust(data="nonsense"), None)
     with pytest.raises(CredentialError, match="client certificate"):
-        make_context(AuthorityFile(str(authority.path)), Certificate(b"x", b"y"))
+        make_context(Trust(file=str(authority.path)), Certificate(b"x", b"y"))
     encrypted = tmp_path / "encrypted.key"
     subprocess.run(
         [
@@ -206,4 +202,4 @@ def test_unusable_files_are_named(authority: Authority, tmp_path: Path) -> None:
     )
     pair = Certificate(authority.path.read_bytes(), encrypted.read_bytes())
     with pytest.raises(CredentialError, match="client certificate"):
-        make_context(AuthorityFile(str(authority.path)), pair)
+        make_context(Trust(file=str(authority.path)), pair)

@@ -380,7 +380,7 @@ async def test_a_claim_that_does_not_decode_hides_no_other(
             assert [each.name for each in reflector.store.objects()] == ["first", "second"]
             assert reflector.lists == 1, "the watch went on"
             assert next(skipped) == 3, "once in the list, once in an event"
-            warnings = [r for r in caplog.records if "does not decode" in r.getMessage()]
+            warnings = [r for r in caplog.records if "undecodable" in r.getMessage()]
             assert len(warnings) == 1
             assert f"default/{odd}" in warnings[0].getMessage()
         finally:

@@ -129,7 +129,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.the_watch_tells()
         known = {thing.name: (thing.uid, thing.resource_version) for thing in self.store.objects()}
         assert known == {n: (o.uid, o.resource_version) for n, o in self.server.items()}
-        assert self.store.unconfirmed == 0
+        assert len(self.store._own) == 0
 
 
 TestStore = StoreMachine.TestCase
@@ -164,7 +164,7 @@ def test_own_writes_are_told_to_nobody() -> None:
     store.observe(WatchEvent(EventKind.DELETED, item("a", "u", 12)))
     assert changes == []
     assert len(store) == 0
-    assert store.unconfirmed == 0
+    assert len(store._own) == 0
 
 
 def test_a_create_that_was_deleted_before_its_answer_is_no_ghost() -> None:
@@ -194,9 +194,9 @@ def test_versions_that_are_no_numbers_are_compared_for_equality(version: str) ->
     metadata = {"name": "a", "uid": "u", "resourceVersion": "w"}
     mine: Item = Object(SLICES, {"metadata": metadata})
     store.wrote(mine)
-    assert store.unconfirmed == 1
+    assert len(store._own) == 1
     store.observe(WatchEvent(EventKind.ADDED, mine))
-    assert store.unconfirmed == 0
+    assert len(store._own) == 0
     assert len(store) == 1
 
 
@@ -207,4 +207,4 @@ def test_a_deletion_that_a_list_told_first_is_confirmed_by_its_event() -> None:
     store.deleted(item("a", "u", 12))
     store.merge([], "13", began)
     store.observe(WatchEvent(EventKind.DELETED, item("a", "u", 13)))
-    assert store.unconfirmed == 0
+    assert len(store._own) == 0

@@ -21,7 +21,7 @@ class ObservedContainer:
     id: str
     path: str
     """Below the mount."""
-    parts: frozenset[names.Part] | None
+    parts: frozenset[names.ClaimRequest] | None
     """The requests of claims it uses; None if its processes cannot be inspected."""
     unknown: tuple[str, ...] = ()
     """Marker variables of claims that are not in the checkpoint."""
@@ -47,7 +47,7 @@ class CgroupScanner:
         self._tree = CgroupTree(root)
         self._proc = proc
         self._kind = cdi_kind
-        self._parts = {names.marker_variable(p): p for e in entries for p in names.parts_of(e)}
+        self._parts = {names.marker_variable(p): p for e in entries for p in names.requests_of(e)}
 
     def pods(self) -> list[ObservedPod]:
         """All pods, by path."""

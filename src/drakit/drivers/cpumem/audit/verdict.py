@@ -18,15 +18,15 @@ from drakit.drivers.cpumem.audit.observed import ObservedContainer, ObservedPod
 from drakit.drivers.cpumem.qos.planner import PodFacts, QosPlan, plan
 from drakit.drivers.cpumem.qos.shares import shares_of
 from drakit.drivers.models.memory_policy import MemoryQosPolicy
-from drakit.kit.claims.cdi_names import Part, parts_of
+from drakit.kit.claims.cdi_names import ClaimRequest, requests_of
 from drakit.kit.driver import (
-    Container,
+    ClaimUse,
+    ContainerView,
     DesiredResources,
     Driver,
     PreparedClaim,
     PreparedClaims,
     RejectedError,
-    Use,
 )
 
 Relation = Literal["is", "at least", "within"]
@@ -128,8 +128,8 @@ class _Containers:
         self, pod: ObservedPod, container: ObservedContainer, claims: Sequence[PreparedClaim]
     ) -> Verdict:
         """If the claims it uses are unknown: right if it matches any combination of its pod's claims."""
-        every = frozenset(part for entry in claims for part in parts_of(entry))
-        wholes = [frozenset(parts_of(entry)) for entry in claims]
+        every = frozenset(part for entry in claims for part in requests_of(entry))
+        wholes = [frozenset(requests_of(entry)) for entry in claims]
         guesses = [every, *wholes, *(frozenset([part]) for part in sorted(every)), frozenset()]
         verdicts = [self._verdict(pod, container, guess) for guess in dict.fromkeys(guesses)]
         fitting = next((each for each in verdicts if each.right), None)
@@ -139,7 +139,7 @@ class _Containers:
         return fitting or replace(verdicts[0], unknown=unknown)
 
     def _verdict(
-        self, pod: ObservedPod, container: ObservedContainer, parts: frozenset[Part]
+        self, pod: ObservedPod, container: ObservedContainer, parts: frozenset[ClaimRequest]
     ) -> Verdict:
         entries = {part.uid: self.prepared_claims.entries[part.uid] for part in sorted(parts)}
         claims = tuple(f"{e.namespace}/{e.name}" for e in entries.values())
@@ -159,11 +159,11 @@ class _Containers:
         return replace(made, checks=checks)
 
     def _view(
-        self, pod: ObservedPod, container: ObservedContainer, uses: tuple[Use, ...]
-    ) -> Container:
+        self, pod: ObservedPod, container: ObservedContainer, uses: tuple[ClaimUse, ...]
+    ) -> ContainerView:
         """The container as the driver's input."""
         limit = amount(self.read(container.path, "memory.max"))
-        return Container(
+        return ContainerView(
             id=container.id,
             name=container.id[:13],
             pod_uid=pod.uid,
@@ -176,14 +176,12 @@ class _Containers:
         )
 
 
-def _use(entry: PreparedClaim, parts: frozenset[Part]) -> Use:
+def _use(entry: PreparedClaim, parts: frozenset[ClaimRequest]) -> ClaimUse:
     prepared_devices = tuple(
-        prepared
-        for prepared in entry.prepared_devices
-        if Part(entry.uid, prepared.request) in parts
+        prepared for prepared in entry.devices if ClaimRequest(entry.uid, prepared.request) in parts
     )
     owner = next(iter(entry.consumers), "")
-    return Use(entry, prepared_devices, owner, owner)
+    return ClaimUse(entry, prepared_devices, owner, owner)
 
 
 def _cpuset_checks(

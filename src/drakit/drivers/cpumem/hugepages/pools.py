@@ -31,7 +31,7 @@ from drakit.drivers.cpumem.hugepages.resizing import DEFAULT_LIMITS, ResizeLimit
 from drakit.drivers.cpumem.hugepages.settings import HugepageSettings, PoolKey, static_pools
 from drakit.drivers.cpumem.hugepages.sizes import parse_size, size_name
 from drakit.kit.driver import Driver, PreparedClaim, PreparedClaims, PreparedDevice, RejectedError
-from drakit.kit.reconciler import PodView
+from drakit.kit.reconciler import PodView, Reconciler
 from drakit.kit.telemetry.metrics import Gauge
 from drakit.machine.model import Machine
 
@@ -66,7 +66,7 @@ def pages_of_claims(entries: Iterable[PreparedClaim]) -> Counter[PoolKey]:
     """The pages that claims hold; devices with admin access hold none."""
     found: Counter[PoolKey] = Counter()
     for entry in entries:
-        for prepared in entry.prepared_devices:
+        for prepared in entry.devices:
             if not prepared.admin_access:
                 found.update(pages_by_amount(prepared))
     return found
@@ -97,7 +97,7 @@ class _GrowthLimit:
     until: float
 
 
-class HugepagePools:
+class HugepagePools(Reconciler):
     """The :class:`~drakit.kit.reconciler.Reconciler` of the node's hugepage pools.
 
     Instances in several processes may share *record*'s directory: each call works on what is on disk,
@@ -131,7 +131,11 @@ class HugepagePools:
 
     # -- the reconciler protocol -----------------------------------------------------------------
 
-    async def provide(
+    async def establish(self, prepared_claims: PreparedClaims) -> None:
+        """Give every configured pool its size, without removing pages of *prepared_claims*."""
+        await asyncio.to_thread(self.set_static_sizes, pages_of_claims(prepared_claims))
+
+    async def provision(
         self, driver: Driver, entry: PreparedClaim, prepared_claims: PreparedClaims
     ) -> None:
         """Grow the pools until all pages of *entry* are free, or not at all.
@@ -141,12 +145,12 @@ class HugepagePools:
         known = frozenset(prepared_claims.entries) | {entry.uid}
         await self._fetch(driver, entry, prepared_claims, known)
 
-    async def promise(
+    async def reserve(
         self, driver: Driver, entry: PreparedClaim, prepared_claims: PreparedClaims
     ) -> None:
-        """As :meth:`provide`, for a claim whose pod is not on this node yet.
+        """As :meth:`provision`, for a claim whose pod is not on this node yet.
 
-        The pages are not in use before :meth:`provide` is called, and must still be free then.
+        The pages are not in use before :meth:`provision` is called, and must still be free then.
         """
         await self._fetch(driver, entry, prepared_claims, None)
 
@@ -162,7 +166,7 @@ class HugepagePools:
             demands = self._demands(driver, [*prepared_claims, entry])
             await asyncio.to_thread(self._serve, entry, wanted, demands, known)
 
-    async def settle(
+    async def reconcile(
         self, driver: Driver, pods: Sequence[PodView], prepared_claims: PreparedClaims
     ) -> None:
         """Raise pools that are too small; return pages that were spare for long enough."""
@@ -217,7 +221,9 @@ class HugepagePools:
 
     # -- static pools ----------------------------------------------------------------------------
 
-    def establish(self, claimed: Mapping[PoolKey, int] | None = None) -> tuple[PoolShortage, ...]:
+    def set_static_sizes(
+        self, claimed: Mapping[PoolKey, int] | None = None
+    ) -> tuple[PoolShortage, ...]:
         """Give every configured pool its size, as far as the kernel allows; returns the shortages.
 
         Called at start, before the first offer. Blocks. *claimed* pages are not removed if the

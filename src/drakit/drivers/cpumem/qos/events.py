@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from drakit.core.log import get_logger
 from drakit.drivers.cpumem.kinds import DRIVER
 from drakit.drivers.cpumem.qos.ownership import Ownership
-from drakit.kit.driver import Driver, PreparedClaim, PreparedClaims
-from drakit.kit.reconciler import PodView
-from drakit.kit.telemetry.metrics import Gauge
+from drakit.kit.driver import Driver, PreparedClaims
+from drakit.kit.reconciler import PodView, Reconciler
 
 if TYPE_CHECKING:
     from drakit.wire.kube import Client
@@ -29,7 +28,7 @@ _RETRY_SECONDS: Final = 60.0
 _TIMEOUT_SECONDS: Final = 2.0
 
 
-class OwnershipEvents:
+class OwnershipEvents(Reconciler):
     """A reconciler that writes each message of *ownership* once, with retries."""
 
     def __init__(
@@ -47,14 +46,7 @@ class OwnershipEvents:
         self._due = -math.inf
         self._task: asyncio.Task[None] | None = None
 
-    async def provide(
-        self, driver: Driver, entry: PreparedClaim, prepared_claims: PreparedClaims
-    ) -> None:
-        """Nothing: a claim does not change ownership."""
-
-    promise = provide
-
-    async def settle(
+    async def reconcile(
         self, driver: Driver, pods: Sequence[PodView], prepared_claims: PreparedClaims
     ) -> None:
         """Write new events in the background: container creation waits for this call."""
@@ -68,13 +60,6 @@ class OwnershipEvents:
         new = [event for event in events if event["metadata"]["name"] not in self._written]
         if new and self._clock() >= self._due:
             self._task = asyncio.create_task(self._write(new))
-
-    async def restore(self) -> None:
-        """Nothing: events expire."""
-
-    def gauges(self) -> Iterable[Gauge]:
-        """None: ``memory_file_owner`` has the owners."""
-        return ()
 
     async def _write(self, events: Iterable[Mapping[str, Any]]) -> None:
         from drakit.wire.kube import EVENTS, AlreadyExistsError, KubeError

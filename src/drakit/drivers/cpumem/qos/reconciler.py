@@ -22,8 +22,8 @@ from drakit.drivers.cpumem.qos.shares import MemoryShare, distinct, pages_of, sh
 from drakit.drivers.cpumem.qos.usage import read_usage
 from drakit.drivers.cpumem.qos.writer import CgroupWriter
 from drakit.drivers.models.memory_policy import Knob, MemoryQosPolicy
-from drakit.kit.driver import Container, Driver, PreparedClaim, PreparedClaims
-from drakit.kit.reconciler import PodView
+from drakit.kit.driver import ContainerView, Driver, PreparedClaims
+from drakit.kit.reconciler import PodView, Reconciler
 from drakit.kit.telemetry.metrics import Gauge
 
 log = get_logger(__name__)
@@ -32,7 +32,7 @@ _CHURN_SECONDS: Final = 120.0
 a pod's cgroup and updates the QoS classes asynchronously, at the latest in its loop of one minute."""
 
 
-class QosReconciler:
+class QosReconciler(Reconciler):
     """Reconciles the memory and hugetlb files of pods and their ancestors.
 
     *root* is the cgroup v2 mount (empty: do nothing); *policy_of* returns the policy of a driver, or
@@ -62,14 +62,7 @@ class QosReconciler:
         self._throttled: Mapping[str, int] = {}
         self._throttle_events = 0
 
-    async def provide(
-        self, driver: Driver, entry: PreparedClaim, prepared_claims: PreparedClaims
-    ) -> None:
-        """Nothing: the pod's cgroup does not exist yet."""
-
-    promise = provide
-
-    async def settle(
+    async def reconcile(
         self, driver: Driver, pods: Sequence[PodView], prepared_claims: PreparedClaims
     ) -> None:
         """Write the files that differ. Raises ``OSError`` if original values cannot be recorded."""
@@ -262,13 +255,13 @@ def _claims_by_pod(
     return {uid: distinct(shares) for uid, shares in found.items()}
 
 
-def _used(container: Container) -> tuple[MemoryShare, ...]:
+def _used(container: ContainerView) -> tuple[MemoryShare, ...]:
     """The shares that a container may use, of claims that belong to its pod."""
     own = (use for use in container.uses if use.owner_uid in ("", container.pod_uid))
-    return distinct(share for use in own for share in shares_of(use.entry, use.prepared_devices))
+    return distinct(share for use in own for share in shares_of(use.claim, use.devices))
 
 
-def _container_facts(container: Container, spec: PodRequests | None) -> ContainerFacts:
+def _container_facts(container: ContainerView, spec: PodRequests | None) -> ContainerFacts:
     return ContainerFacts(
         shares=_used(container),
         request=None if spec is None else spec.containers.get(container.name),

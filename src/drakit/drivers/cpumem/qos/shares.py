@@ -39,7 +39,7 @@ def shares_of(
     """
     shares = (
         _share(entry.uid, each)
-        for each in (entry.prepared_devices if prepared_devices is None else prepared_devices)
+        for each in (entry.devices if prepared_devices is None else prepared_devices)
     )
     return tuple(share for share in shares if share.memory or share.pages)
 

@@ -1,7 +1,6 @@
-"""The type checker: predicts what the API server rejects when an object is created.
+"""Type checker: finds the type errors for which the API server rejects an object.
 
-It follows cel-go's algorithm, so that both accept the same expressions: literals of lists and maps
-must be of one type, names must be declared, at least one overload must fit the argument types.
+It follows cel-go's algorithm, so that both accept the same expressions.
 """
 
 from __future__ import annotations
@@ -9,22 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from drakit.core.kubernetes_releases import CelEnvironment
 from drakit.scheduler.cel.checker import types as t
 from drakit.scheduler.cel.checker.declarations import Overload, functions
 from drakit.scheduler.cel.checker.types import Type
 from drakit.scheduler.cel.errors import CelTypeError, CelUnsupportedError
-from drakit.scheduler.cel.syntax.tree import (
-    CallExpr,
-    ComprehensionExpr,
-    Expr,
-    IdentExpr,
-    ListExpr,
-    LiteralExpr,
-    MapExpr,
-    SelectExpr,
-    StructExpr,
-    UInt,
-)
+from drakit.scheduler.cel.syntax import tree
+from drakit.scheduler.cel.syntax.tree import Expr, UInt
 
 DEVICE: Final = "kubernetes.DRADevice"
 _TYPE_NAMES: Final = {
@@ -39,7 +29,7 @@ _TYPE_NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What an expression may name: the type of attributes, and functions not there yet."""
+    """Declarations for expressions: the type of attributes, and functions that are missing."""
 
     attribute: Type
     missing: frozenset[str] = frozenset()
@@ -55,29 +45,33 @@ class Environment:
         }
 
 
-NEW: Final = Environment(t.ANY, frozenset({"includes"}))
-"""Expressions in objects that are created now, on 1.37 and with default gates."""
-STORED: Final = Environment(t.DYN)
-"""Expressions the scheduler finds in stored objects: everything it knows is allowed."""
+def new_objects(release: CelEnvironment) -> Environment:
+    """The environment for expressions in new objects."""
+    return Environment(t.ANY, release.rejected)
+
+
+def stored_objects(release: CelEnvironment) -> Environment:
+    """The environment for stored expressions, which the scheduler evaluates."""
+    return Environment(t.DYN, release.missing)
 
 
 @dataclass(slots=True)
 class Checked:
-    """The outcome: the type of every node, and the overloads that may be called at each call."""
+    """The type of every expression, and the overloads that each call may use."""
 
     types: dict[Expr, Type] = field(default_factory=dict)
     overloads: dict[Expr, tuple[str, ...]] = field(default_factory=dict)
     names: dict[Expr, str] = field(default_factory=dict)
-    """Qualified names that stand for a type or a function rather than for a selection."""
+    """Qualified names that denote a type or function instead of a selection."""
 
 
 def check(root: Expr, environment: Environment) -> Checked:
-    """Determine the types of an expression. Raises :class:`CelTypeError` with all complaints."""
+    """Determine all types. Raises :class:`CelTypeError` with all errors."""
     checker = _Checker(environment)
     checker.check(root)
-    if checker.complaints:
-        position = checker.complaints[0][0]
-        raise CelTypeError("; ".join(text for _, text in checker.complaints), position)
+    if checker.errors:
+        position = checker.errors[0][0]
+        raise CelTypeError("; ".join(text for _, text in checker.errors), position)
     checked = checker.checked
     for node, found in checked.types.items():
         checked.types[node] = checker.bindings.substitute(found, unbound=t.DYN)
@@ -87,10 +81,10 @@ def check(root: Expr, environment: Environment) -> Checked:
 def qualified_name(node: Expr | None) -> str | None:
     """``a.b.c`` for a chain of selections from a name."""
     parts: list[str] = []
-    while isinstance(node, SelectExpr) and not node.test:
+    while isinstance(node, tree.SelectExpr) and not node.test:
         parts.append(node.field)
         node = node.operand
-    if not isinstance(node, IdentExpr):
+    if not isinstance(node, tree.IdentExpr):
         return None
     return ".".join([node.name, *reversed(parts)])
 
@@ -102,12 +96,12 @@ class _Checker:
         self._scopes: list[dict[str, Type]] = [{"device": t.struct(DEVICE)}]
         self.bindings = t.Bindings()
         self.checked = Checked()
-        self.complaints: list[tuple[int, str]] = []
+        self.errors: list[tuple[int, str]] = []
 
     # -- helpers ----------------------------------------------------------------------------------
 
-    def _complain(self, node: Expr, text: str) -> None:
-        self.complaints.append((node.at, text))
+    def _report(self, node: Expr, text: str) -> None:
+        self.errors.append((node.at, text))
 
     def _type(self, node: Expr) -> Type:
         return self.checked.types[node]
@@ -132,24 +126,24 @@ class _Checker:
     def check(self, node: Expr) -> Type:
         """Determine and record the type of *node*."""
         match node:
-            case LiteralExpr():
+            case tree.LiteralExpr():
                 return self._set(node, _literal_type(node))
-            case IdentExpr():
+            case tree.IdentExpr():
                 return self._set(node, self._ident(node))
-            case SelectExpr():
+            case tree.SelectExpr():
                 return self._set(node, self._select(node))
-            case CallExpr():
+            case tree.CallExpr():
                 return self._set(node, self._call(node))
-            case ListExpr():
+            case tree.ListExpr():
                 return self._set(node, self._list(node))
-            case MapExpr():
+            case tree.MapExpr():
                 return self._set(node, self._map(node))
-            case StructExpr():
+            case tree.StructExpr():
                 return self._set(node, self._struct(node))
-            case ComprehensionExpr():
+            case tree.ComprehensionExpr():
                 return self._set(node, self._comprehension(node))
 
-    def _ident(self, node: IdentExpr) -> Type:
+    def _ident(self, node: tree.IdentExpr) -> Type:
         found = self._variable(node.name)
         if found is not None:
             return found
@@ -157,10 +151,10 @@ class _Checker:
         if name in _TYPE_NAMES:
             self.checked.names[node] = name
             return Type("type", "type", (_TYPE_NAMES[name],))
-        self._complain(node, f"undeclared reference to '{node.name}' (in container '')")
+        self._report(node, f"undeclared reference to '{node.name}' (in container '')")
         return t.ERROR
 
-    def _select(self, node: SelectExpr) -> Type:
+    def _select(self, node: tree.SelectExpr) -> Type:
         name = qualified_name(node)
         plain = (name or "").removeprefix(".")
         if plain in _TYPE_NAMES and self._variable(plain.split(".", maxsplit=1)[0]) is None:
@@ -183,61 +177,46 @@ class _Checker:
             if target.name == DEVICE and field_name in self._fields:
                 found = self._fields[field_name]
             else:
-                self._complain(node, f"undefined field '{field_name}'")
+                self._report(node, f"undefined field '{field_name}'")
         elif target.kind == "param":
             self._fits(t.DYN, target)
             found = t.DYN
         else:
             if not target.is_dyn and target.kind != "error":
-                self._complain(node, f"type '{target}' does not support field selection")
+                self._report(node, f"type '{target}' does not support field selection")
             found = t.DYN
         return t.optional_of(found) if optional else found
 
-    def _call(self, node: CallExpr) -> Type:
+    def _call(self, node: tree.CallExpr) -> Type:
         if node.function == "_?._":
             self.check(node.args[1])
             name = node.args[1]
-            assert isinstance(name, LiteralExpr)
+            assert isinstance(name, tree.LiteralExpr)
             found = self._field(node, node.args[0], str(name.value))
             self.checked.overloads[node] = ("select_optional_field",)
             found = self.bindings.substitute(found)
             return found if found.is_optional else t.optional_of(found)
-        for argument in node.args:
-            self.check(argument)
-        arguments = tuple(self._type(a) for a in node.args)
-        if node.target is None:
-            name_ = node.function.removeprefix(".")
-            overloads = self._declared(name_)
-            if overloads is None:
-                self._complain(node, f"undeclared reference to '{node.function}' (in container '')")
-                return t.ERROR
-            return self._resolve(node, name_, overloads, arguments, member=False)
-        prefix = qualified_name(node.target)
-        if prefix is not None:
+        arguments = tuple(self.check(argument) for argument in node.args)
+        if node.target is not None:
+            prefix = qualified_name(node.target)
             full = f"{prefix}.{node.function}".removeprefix(".")
-            overloads = self._declared(full)
-            if overloads is not None:
+            if prefix is not None and self._declared(full) is not None:
                 self.checked.names[node] = full
-                return self._resolve(node, full, overloads, arguments, member=False)
-        receiver = self.check(node.target)
-        overloads = self._declared(node.function)
-        if overloads is None:
-            self._complain(node, f"undeclared reference to '{node.function}' (in container '')")
+                return self._resolve(node, full, arguments, member=False)
+            arguments = (self.check(node.target), *arguments)
+        name_ = node.function if node.target else node.function.removeprefix(".")
+        if self._declared(name_) is None:
+            self._report(node, f"undeclared reference to '{node.function}' (in container '')")
             return t.ERROR
-        return self._resolve(node, node.function, overloads, (receiver, *arguments), member=True)
+        return self._resolve(node, name_, arguments, member=node.target is not None)
 
     def _declared(self, name: str) -> tuple[Overload, ...] | None:
         return None if name in self._environment.missing else functions().get(name)
 
     def _resolve(
-        self,
-        node: CallExpr,
-        name: str,
-        overloads: tuple[Overload, ...],
-        arguments: tuple[Type, ...],
-        *,
-        member: bool,
+        self, node: tree.CallExpr, name: str, arguments: tuple[Type, ...], *, member: bool
     ) -> Type:
+        overloads = self._declared(name) or ()
         if name in ("_&&_", "_||_"):
             self.checked.overloads[node] = (overloads[0].id,)
             return self._logical(node, arguments)
@@ -258,7 +237,7 @@ class _Checker:
         if result is None:
             shown = [str(self.bindings.substitute(a, unbound=t.DYN)) for a in arguments]
             applied = f"{shown[0]}.({', '.join(shown[1:])})" if member else f"({', '.join(shown)})"
-            self._complain(node, f"found no matching overload for '{name}' applied to '{applied}'")
+            self._report(node, f"found no matching overload for '{name}' applied to '{applied}'")
             return t.ERROR
         self.checked.overloads[node] = tuple(chosen)
         return result
@@ -270,10 +249,10 @@ class _Checker:
         fresh = {param: self.bindings.fresh() for param in overload.params}
         return tuple(_replace(a, fresh) for a in overload.args), _replace(overload.result, fresh)
 
-    def _logical(self, node: CallExpr, arguments: tuple[Type, ...]) -> Type:
+    def _logical(self, node: tree.CallExpr, arguments: tuple[Type, ...]) -> Type:
         for argument, found in zip(node.args, arguments, strict=True):
             if not self._fits(found, t.BOOL):
-                self._complain(argument, f"expected type 'bool' but found '{found}'")
+                self._report(argument, f"expected type 'bool' but found '{found}'")
                 return t.ERROR
         return t.BOOL
 
@@ -281,7 +260,7 @@ class _Checker:
         if found.is_optional:
             return found.params[0]
         if not found.is_dyn:
-            self._complain(node, f"expected type '{t.optional_of(found)}' but found '{found}'")
+            self._report(node, f"expected type '{t.optional_of(found)}' but found '{found}'")
         return found
 
     def _join(self, previous: Type | None, current: Type) -> Type:
@@ -291,7 +270,7 @@ class _Checker:
             return t.most_general(previous, current)
         return t.DYN  # the validators reject mixed literals, except as arguments of format()
 
-    def _list(self, node: ListExpr) -> Type:
+    def _list(self, node: tree.ListExpr) -> Type:
         joined: Type | None = None
         for index, item in enumerate(node.items):
             found = self.check(item)
@@ -300,7 +279,7 @@ class _Checker:
             joined = self._join(joined, found)
         return t.list_of(self.bindings.fresh() if joined is None else joined)
 
-    def _map(self, node: MapExpr) -> Type:
+    def _map(self, node: tree.MapExpr) -> Type:
         keys: Type | None = None
         values: Type | None = None
         for index, (key, value) in enumerate(node.entries):
@@ -313,13 +292,13 @@ class _Checker:
             return t.map_of(self.bindings.fresh(), self.bindings.fresh())
         return t.map_of(keys, values)
 
-    def _struct(self, node: StructExpr) -> Type:
+    def _struct(self, node: tree.StructExpr) -> Type:
         if node.type_name.startswith(("google.protobuf.", "kubernetes.")):
             raise CelUnsupportedError(f"drakit cannot build a {node.type_name}", node.at)
-        self._complain(node, f"undeclared reference to '{node.type_name}' (in container '')")
+        self._report(node, f"undeclared reference to '{node.type_name}' (in container '')")
         return t.ERROR
 
-    def _comprehension(self, node: ComprehensionExpr) -> Type:
+    def _comprehension(self, node: tree.ComprehensionExpr) -> Type:
         self.check(node.range)
         accumulated = self.check(node.init)
         over = self.bindings.substitute(self._type(node.range))
@@ -328,13 +307,13 @@ class _Checker:
         for part, wanted in ((node.condition, t.BOOL), (node.step, accumulated)):
             found = self.check(part)
             if not self._fits(wanted, found):
-                self._complain(part, f"expected type '{wanted}' but found '{found}'")
+                self._report(part, f"expected type '{wanted}' but found '{found}'")
         self._scopes.pop()
         result = self.check(node.result)
         self._scopes.pop()
         return self.bindings.substitute(result)
 
-    def _loop_variables(self, node: ComprehensionExpr, over: Type) -> dict[str, Type]:
+    def _loop_variables(self, node: tree.ComprehensionExpr, over: Type) -> dict[str, Type]:
         if over.kind == "list":
             first, second = over.params[0], over.params[0]
             if node.second:
@@ -345,7 +324,7 @@ class _Checker:
             self._fits(t.DYN, over)
             first = second = t.DYN
         else:
-            self._complain(
+            self._report(
                 node.range, f"expression of type '{over}' cannot be range of a comprehension "
                 "(must be list, map, or dynamic)",
             )  # fmt: skip
@@ -363,7 +342,7 @@ def _replace(found: Type, fresh: dict[Type, Type]) -> Type:
     return Type(found.kind, found.name, tuple(_replace(p, fresh) for p in found.params))
 
 
-def _literal_type(node: LiteralExpr) -> Type:
+def _literal_type(node: tree.LiteralExpr) -> Type:
     value = node.value
     if value is None:
         return t.NULL

@@ -1,7 +1,7 @@
-"""Static types of expressions, and when one fits where another is wanted.
+"""Static types of CEL expressions and their assignability.
 
-The rules are cel-go's: ``dyn`` (and Kubernetes' ``any`` for attributes) fits everywhere, ``null``
-fits object types, type parameters are bound as they are met.
+The rules are cel-go's: ``dyn`` (and Kubernetes' ``any`` for attributes) is assignable to every type,
+``null`` to object types, and type parameters are bound when they are first used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """A type: its kind, the name of a named type, and the types it is made of."""
+    """A type: its kind, its name if it has one, and its type parameters."""
 
     kind: str
     name: str = ""
@@ -30,7 +30,7 @@ class Type:
 
     @property
     def is_dyn(self) -> bool:
-        """Whether the type is only known at run time."""
+        """Whether the type is known only at run time."""
         return self.kind in ("dyn", "any")
 
     @property
@@ -84,7 +84,7 @@ def struct(name: str) -> Type:
 
 @functools.cache
 def parse_type(text: str) -> Type:
-    """Read the spelling used in the table of declarations."""
+    """Parse a type in the notation of the declarations table."""
     text = text.strip()
     if text.startswith("<"):
         return Type("param", text[1:-1])
@@ -109,7 +109,7 @@ def split_types(text: str) -> list[str]:
 
 
 class Bindings:
-    """What the type parameters of an expression stand for so far."""
+    """Types to which the type parameters of an expression are bound."""
 
     def __init__(self) -> None:
         self._bound: dict[Type, Type] = {}
@@ -121,7 +121,7 @@ class Bindings:
         return Type("param", f"_var{self._fresh}")
 
     def fits(self, given: tuple[Type, ...], wanted: tuple[Type, ...]) -> bool:
-        """Whether all *given* types fit; binds parameters only if they do."""
+        """Whether all *given* types are assignable to the *wanted* ones; if so, bind parameters."""
         if len(given) != len(wanted):
             return False
         saved = dict(self._bound)
@@ -131,7 +131,7 @@ class Bindings:
         return False
 
     def substitute(self, t: Type, *, unbound: Type | None = None) -> Type:
-        """Replace bound parameters, and the unbound ones by *unbound* if given."""
+        """Replace bound parameters, and unbound ones with *unbound* if given."""
         if t.kind == "param":
             if t in self._bound:
                 return self.substitute(self._bound[t], unbound=unbound)
@@ -165,7 +165,7 @@ class Bindings:
         return given == wanted
 
     def _substitutes(self, t: Type, param: Type) -> tuple[bool, bool]:
-        """Whether *param* can stand for *t*, and whether it was bound before."""
+        """Whether *param* can be bound to *t*, and whether it was bound before."""
         if t == param:
             return True, True
         known = self._bound.get(param)
@@ -197,7 +197,7 @@ def _nullable(t: Type) -> bool:
 
 
 def most_general(a: Type, b: Type) -> Type:
-    """The less specific of two types that fit each other."""
+    """The less specific of two types that are assignable to each other."""
     return a if _less_specific(a, b) else b
 
 

@@ -1,24 +1,15 @@
-"""Checks of the API server beyond types: literals of one type, formats, constants."""
+"""Validation of well-typed expressions: homogeneous literals, format strings and constants."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 from drakit.scheduler.cel.checker.checker import Checked
 from drakit.scheduler.cel.checker.types import Type
 from drakit.scheduler.cel.errors import CelRuntimeError, CelTypeError
 from drakit.scheduler.cel.stdlib import printf, regex, times
-from drakit.scheduler.cel.syntax.tree import (
-    CallExpr,
-    ComprehensionExpr,
-    Expr,
-    ListExpr,
-    LiteralExpr,
-    MapExpr,
-    SelectExpr,
-    StructExpr,
-)
+from drakit.scheduler.cel.syntax import tree
+from drakit.scheduler.cel.syntax.tree import Expr, children
 
 _VERBS: Final = {
     "d": {"int", "uint"}, "f": {"double", "string"}, "e": {"double", "string"},
@@ -30,7 +21,7 @@ _VERBS: Final = {
 
 
 def validate(root: Expr, checked: Checked) -> None:
-    """Raise :class:`CelTypeError` for what the API server rejects in a well-typed expression."""
+    """Raise :class:`CelTypeError` if the API server rejects the well-typed expression."""
     _Validator(checked).visit(root, exempt=False)
 
 
@@ -40,13 +31,13 @@ class _Validator:
         self._checked = checked
 
     def visit(self, node: Expr, *, exempt: bool) -> None:
-        """Check *node* and what is below; arguments of ``format`` may be of mixed types."""
-        if isinstance(node, ListExpr) and not exempt:
+        """Check *node* and its subexpressions; arguments of ``format`` may have mixed types."""
+        if isinstance(node, tree.ListExpr) and not exempt:
             self._same(
                 node.items,
                 [self._unwrapped(n, i in node.optional) for i, n in enumerate(node.items)],
             )
-        elif isinstance(node, MapExpr) and not exempt:
+        elif isinstance(node, tree.MapExpr) and not exempt:
             keys = [k for k, _ in node.entries]
             values = [v for _, v in node.entries]
             self._same(tuple(keys), [self._types[k] for k in keys])
@@ -54,7 +45,7 @@ class _Validator:
                 tuple(values),
                 [self._unwrapped(v, i in node.optional) for i, v in enumerate(values)],
             )
-        elif isinstance(node, CallExpr):
+        elif isinstance(node, tree.CallExpr):
             self._call(node)
             exempt = exempt or node.function == "format"
         for child in children(node):
@@ -69,13 +60,13 @@ class _Validator:
             if t != found[0]:
                 raise CelTypeError(f"expected type '{found[0]}' but found '{t}'", node.at)
 
-    def _call(self, node: CallExpr) -> None:
+    def _call(self, node: tree.CallExpr) -> None:
         argument = node.args[-1] if node.args else None
-        if isinstance(argument, LiteralExpr) and isinstance(argument.value, str):
+        if isinstance(argument, tree.LiteralExpr) and isinstance(argument.value, str):
             self._constant(node.function, argument.value, argument.at)
-        if node.function == "format" and isinstance(node.target, LiteralExpr):
+        if node.function == "format" and isinstance(node.target, tree.LiteralExpr):
             arguments = node.args[0]
-            if isinstance(arguments, ListExpr) and isinstance(node.target.value, str):
+            if isinstance(arguments, tree.ListExpr) and isinstance(node.target.value, str):
                 self._format(node.target.value, arguments)
 
     def _constant(self, function: str, value: str, at: int) -> None:
@@ -87,11 +78,11 @@ class _Validator:
             elif function == "matches":
                 regex.compiled(value)
         except regex.UnsafeRegexError:
-            return  # valid; the evaluator says that it cannot run it
+            return  # valid, but the evaluator will report that it cannot run it
         except (CelRuntimeError, regex.RegexError):
             raise CelTypeError(f"invalid {function} argument", at) from None
 
-    def _format(self, template: str, arguments: ListExpr) -> None:
+    def _format(self, template: str, arguments: tree.ListExpr) -> None:
         try:
             verbs = [clause.verb for clause in printf.clauses(template) if clause.verb]
         except CelRuntimeError as error:
@@ -113,26 +104,6 @@ class _Validator:
             raise CelTypeError(
                 f"error during formatting: %{verb} clause cannot be used on '{found}'", node.at
             )
-        if verb == "s" and isinstance(node, ListExpr | MapExpr):
+        if verb == "s" and isinstance(node, tree.ListExpr | tree.MapExpr):
             for child in children(node):
                 self._verb("s", child)
-
-
-def children(node: Expr) -> Iterator[Expr]:
-    """The nodes directly below, in the order of cel-go's expansion."""
-    if isinstance(node, SelectExpr):
-        yield node.operand
-    elif isinstance(node, CallExpr):
-        if node.target is not None:
-            yield node.target
-        yield from node.args
-    elif isinstance(node, ListExpr):
-        yield from node.items
-    elif isinstance(node, MapExpr):
-        for key, value in node.entries:
-            yield key
-            yield value
-    elif isinstance(node, StructExpr):
-        yield from (value for _, value in node.fields)
-    elif isinstance(node, ComprehensionExpr):
-        yield from (node.range, node.init, node.condition, node.step, node.result)

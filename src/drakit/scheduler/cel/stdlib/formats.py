@@ -1,4 +1,4 @@
-"""Named formats: Kubernetes' ``format.dns1123Label().validate(…)`` and the others."""
+"""Named formats of Kubernetes: ``format.dns1123Label().validate(…)`` and others."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Final
 
 from drakit.scheduler.cel.errors import CelRuntimeError
 from drakit.scheduler.cel.stdlib import urls
+from drakit.scheduler.cel.values import NONE, OptionalValue, Overloads
 
 _LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _QUALIFIED: Final = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
@@ -19,30 +20,30 @@ _QUALIFIED: Final = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A named rule for texts."""
+    """A named format; *validate* returns the errors in a string."""
 
     name: str
-    complaints: Callable[[str], list[str]]
+    validate: Callable[[str], list[str]]
 
     type_name = "kubernetes.NamedFormat"
 
 
-def _rule(pattern: str, longest: int, what: str) -> Callable[[str], list[str]]:
+def _rule(pattern: str, max_length: int, what: str) -> Callable[[str], list[str]]:
     expression = re.compile(pattern, re.ASCII)
 
-    def complain(text: str) -> list[str]:
+    def errors(text: str) -> list[str]:
         found = []
-        if len(text) > longest:
-            found.append(f"must be no more than {longest} bytes")
+        if len(text) > max_length:
+            found.append(f"must be no more than {max_length} bytes")
         if not expression.fullmatch(text):
             found.append(f"{what} must match {pattern}")
         return found
 
-    return complain
+    return errors
 
 
 def _prefix(rule: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
-    """For generated names: a trailing dash will be followed by a suffix."""
+    """The rule for generated names: a suffix follows a trailing dash."""
     return lambda text: rule(text[:-1] + "a" if text.endswith("-") and len(text) > 1 else text)
 
 
@@ -132,4 +133,19 @@ FORMATS: Final[dict[str, Format]] = {
         ("date", "date", _date),
         ("datetime", "datetime", _datetime),
     )
+}
+
+
+def _named(name: str) -> OptionalValue:
+    return OptionalValue(True, FORMATS[name]) if name in FORMATS else NONE
+
+
+def _validate(found: Format, text: str) -> OptionalValue:
+    errors = found.validate(text)
+    return OptionalValue(True, errors) if errors else NONE
+
+
+OVERLOADS: Final[Overloads] = {
+    "format.named": [(_named, (str,))],
+    "validate": [(_validate, (Format, str))],
 }

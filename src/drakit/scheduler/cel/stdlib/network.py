@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from drakit.scheduler.cel.errors import CelRuntimeError
+from drakit.scheduler.cel.values import Overloads, accepts
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 @dataclass(frozen=True, slots=True)
 class Ip:
-    """An address without zone; IPv4-mapped IPv6 is not allowed."""
+    """An address without a zone that is not IPv4-mapped IPv6."""
 
     address: _Address
 
@@ -38,12 +38,12 @@ class Cidr:
         return f"{self.address}/{self.bits}"
 
     def network(self) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
-        """The range, with the bits after the prefix cleared."""
+        """The network, with the bits after the prefix cleared."""
         return ipaddress.ip_network(f"{self.address}/{self.bits}", strict=False)
 
 
 def parse_ip(text: str) -> Ip:
-    """Read an address. Raises :class:`CelRuntimeError`."""
+    """Parse an address. Raises :class:`CelRuntimeError`."""
     if "%" in text:
         raise CelRuntimeError(f'IP address "{text}" with zone value is not allowed')
     try:
@@ -58,7 +58,7 @@ def parse_ip(text: str) -> Ip:
 
 
 def parse_cidr(text: str) -> Cidr:
-    """Read an address and prefix length. Raises :class:`CelRuntimeError`."""
+    """Parse an address with a prefix length. Raises :class:`CelRuntimeError`."""
     address, _, bits = text.rpartition("/")
     if not re.fullmatch(r"0|[1-9][0-9]{0,2}", bits, re.ASCII):
         raise CelRuntimeError(f'network address parse error: "{text}" has no valid prefix length')
@@ -66,17 +66,6 @@ def parse_cidr(text: str) -> Cidr:
     if int(bits) > found.max_prefixlen:
         raise CelRuntimeError(f'network address parse error: prefix of "{text}" is out of range')
     return Cidr(found, int(bits))
-
-
-def _readable(parse: Callable[[str], Any]) -> Callable[[str], bool]:
-    def test(text: str) -> bool:
-        try:
-            parse(text)
-        except CelRuntimeError:
-            return False
-        return True
-
-    return test
 
 
 def _contains_ip(outer: Cidr, inner: Ip) -> bool:
@@ -97,12 +86,8 @@ def _is_global_unicast(ip: Ip) -> bool:
         address.is_unspecified
         or address.is_loopback
         or address.is_multicast
-        or _link_local(address)
+        or address.is_link_local
     )
-
-
-def _link_local(address: _Address) -> bool:
-    return address.is_link_local
 
 
 def _link_local_multicast(ip: Ip) -> bool:
@@ -112,17 +97,17 @@ def _link_local_multicast(ip: Ip) -> bool:
     return address.packed[0] == 0xFF and address.packed[1] & 0x0F == 0x02
 
 
-OVERLOADS: Final[dict[str, list[tuple[Callable[..., Any], tuple[type, ...]]]]] = {
+OVERLOADS: Final[Overloads] = {
     "ip": [(parse_ip, (str,)), (lambda cidr: Ip(cidr.address), (Cidr,))],
     "cidr": [(parse_cidr, (str,))],
-    "isIP": [(_readable(parse_ip), (str,))],
-    "isCIDR": [(_readable(parse_cidr), (str,))],
+    "isIP": [(accepts(parse_ip), (str,))],
+    "isCIDR": [(accepts(parse_cidr), (str,))],
     "ip.isCanonical": [(lambda text: str(parse_ip(text)) == text, (str,))],
     "family": [(lambda ip: ip.address.version, (Ip,))],
     "isUnspecified": [(lambda ip: ip.address.is_unspecified, (Ip,))],
     "isLoopback": [(lambda ip: ip.address.is_loopback, (Ip,))],
     "isLinkLocalMulticast": [(_link_local_multicast, (Ip,))],
-    "isLinkLocalUnicast": [(lambda ip: _link_local(ip.address), (Ip,))],
+    "isLinkLocalUnicast": [(lambda ip: ip.address.is_link_local, (Ip,))],
     "isGlobalUnicast": [(_is_global_unicast, (Ip,))],
     "containsIP": [
         (_contains_ip, (Cidr, Ip)),

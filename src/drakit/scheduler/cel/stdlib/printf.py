@@ -1,4 +1,4 @@
-"""``"…".format([…])`` of the strings extension."""
+"""String formatting: ``"…".format([…])`` of cel-go's strings extension."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_PRECISION: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """A piece of a format: plain *text*, or a verb with its precision."""
+    """A part of a format string: plain *text*, or a verb with its precision."""
 
     text: str = ""
     verb: str = ""
@@ -37,7 +37,7 @@ class Clause:
 
 
 def clauses(template: str) -> list[Clause]:
-    """Split a format string. Raises :class:`CelRuntimeError` when it is malformed."""
+    """Split a format string. Raises :class:`CelRuntimeError` if it is malformed."""
     found: list[Clause] = []
     at = 0
     while at < len(template):
@@ -69,7 +69,7 @@ def clauses(template: str) -> list[Clause]:
 
 
 def format_text(template: str, args: list[Value], float_text: Callable[[float], str]) -> str:
-    """Fill the format's clauses with *args*."""
+    """Format *args*."""
     out: list[str] = []
     used = 0
     for clause in clauses(template):
@@ -121,7 +121,7 @@ def _number(value: float, clause: Clause) -> str:
         return "∞" if value > 0 else "-∞"
     if clause.verb == "f":
         return f"{value:,.{precision}f}"
-    # The width, not the precision, is given for %e; six digits follow the point.
+    # For %e the number is a width, not a precision; the precision is always six.
     mantissa, _, exponent = f"{value:.{_DEFAULT_PRECISION}e}".partition("e")
     power = f"{int(exponent):03d}" if int(exponent) < 0 else f"{int(exponent):02d}"
     return f"{mantissa}\u202f×\u202f10{power.translate(_SUPERSCRIPTS)}".rjust(precision)
@@ -146,7 +146,7 @@ def _text(value: Value, float_text: Callable[[float], str]) -> str:
 
 
 def _nested(value: Value) -> str:
-    """A value inside a list or a map, as a literal of the language."""
+    """A value inside a list or map, as a CEL literal."""
     kind = type(value)
     if kind is list:
         return f"[{', '.join(map(_nested, value))}]"

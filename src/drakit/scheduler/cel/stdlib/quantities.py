@@ -1,8 +1,7 @@
-"""Quantities inside expressions.
+"""Quantities in CEL expressions.
 
-``asInteger()`` and ``isInteger()`` of Kubernetes depend not on the value but on how apimachinery
-stores the spelling: ``0.5Gi``, ``1000m`` and ``123456Gi`` are whole numbers that it does not
-recognize as such. :class:`Amount` keeps that beside the exact value.
+``asInteger()`` and ``isInteger()`` of Kubernetes depend on how apimachinery stores the text, not on
+the value: ``0.5Gi``, ``1000m`` and ``123456Gi`` are integers that it does not recognize as such.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _DECIMAL: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Amount:
-    """A quantity, whether apimachinery holds it as a 64-bit integer, and whether it is a result."""
+    """A quantity; *integral* if apimachinery stores it as int64, *computed* if it is a result."""
 
     quantity: Quantity
     integral: bool
@@ -44,12 +43,12 @@ class Amount:
 
 
 def amount(text: str) -> Amount:
-    """Read a quantity; raises ``QuantityError``."""
+    """Parse a quantity. Raises ``QuantityError``."""
     return Amount(Quantity(text), _integral(text))
 
 
 def stored(quantity: Quantity) -> Amount:
-    """A quantity as the API server stores it, in its canonical spelling."""
+    """A quantity in the canonical form in which the API server stores it."""
     return Amount(quantity, _integral(str(quantity)))
 
 

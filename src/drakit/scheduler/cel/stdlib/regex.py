@@ -1,22 +1,19 @@
-"""Regular expressions of RE2, as Go and thus Kubernetes understand them.
+"""RE2 regular expressions, the dialect of Go and Kubernetes, translated to Python's.
 
-A pattern is translated into Python's dialect where the two mean the same, and rejected where RE2
-rejects it (look-around, back references, oversized repetition). Python's engine backtracks, RE2
-does not: patterns that could make it slow are run by a small automaton instead.
+Patterns that RE2 rejects (look-around, back references, excessive repetition) are rejected. RE2 runs
+in linear time but Python's engine backtracks, so patterns that could be slow are not supported.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from drakit.scheduler.cel.errors import CelRuntimeError
+from drakit.scheduler.cel.values import Overloads
 
-_CLASSES: Final = {
-    "d": "0-9", "w": "0-9A-Za-z_", "s": r"\t\n\f\r ",
-}  # fmt: skip
+_CLASSES: Final = {"d": "0-9", "w": "0-9A-Za-z_", "s": r"\t\n\f\r "}
 _POSIX: Final = {
     "alnum": "0-9A-Za-z", "alpha": "A-Za-z", "ascii": r"\x00-\x7f", "blank": r"\t ",
     "cntrl": r"\x00-\x1f\x7f", "digit": "0-9", "graph": "!-~", "lower": "a-z", "print": " -~",
@@ -30,15 +27,15 @@ _NAMED: Final = re.compile(r"\(\?P?<([A-Za-z_][A-Za-z0-9_]*)>")
 
 
 class RegexError(ValueError):
-    """RE2 does not take this pattern."""
+    """RE2 rejects this pattern."""
 
 
 class UnsafeRegexError(RegexError):
-    """A pattern RE2 takes, but that drakit cannot run in bounded time."""
+    """RE2 accepts this pattern, but drakit cannot run it in bounded time."""
 
 
 class _Translator:
-    """One pass over a pattern."""
+    """Recursive-descent translation of one pattern."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
@@ -54,7 +51,7 @@ class _Translator:
         return text
 
     def _alternatives(self, depth: int, flags: str) -> tuple[str, bool]:
-        """Translate up to the closing parenthesis; whether something repeats without bound."""
+        """Translate up to the closing parenthesis; also return whether any part repeats without bound."""
         if depth > 100:
             raise RegexError("expression nests too deeply")
         out: list[str] = []
@@ -68,7 +65,7 @@ class _Translator:
                 continue
             match = _FLAGS.match(self._pattern, self._at)
             if match is not None and match[3] == ")":
-                # Python wants flags on a group: open one that lasts to the end of this one.
+                # Python allows flags only on a group: open one that ends with the current group.
                 flags = _changed(flags, match[1], match[2] or "")
                 self._at = match.end()
                 out.append(f"(?{_python(flags)}:")
@@ -179,7 +176,7 @@ class _Translator:
         return self._character(char), True, False
 
     def _character(self, char: str) -> str:
-        """The character an escape stands for, spelled for Python."""
+        """The character that an escape denotes, in Python syntax."""
         simple = {"a": "\a", "f": "\f", "t": "\t", "n": "\n", "r": "\r", "v": "\v"}
         if char in simple:
             return re.escape(simple[char])
@@ -230,7 +227,7 @@ class _Translator:
             return _POSIX[posix[2]]
         low = self._class_character()
         if len(low) > 1 and not low.startswith("\\"):
-            return low  # \d and its like
+            return low  # a class such as \d
         if self._pattern.startswith("-", self._at) and self._pattern[
             self._at + 1 : self._at + 2
         ] not in ("", "]"):
@@ -279,7 +276,7 @@ def _python(flags: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def compiled(pattern: str) -> re.Pattern[str]:
-    """*pattern* ready to search with. Raises :class:`RegexError`."""
+    """Compile *pattern*. Raises :class:`RegexError`."""
     translated = _Translator(pattern).translate()
     try:
         return re.compile(translated, re.ASCII)
@@ -308,7 +305,7 @@ def _find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
     return found if limit < 0 else found[:limit]
 
 
-OVERLOADS: Final[dict[str, list[tuple[Callable[..., Any], tuple[type, ...]]]]] = {
+OVERLOADS: Final[Overloads] = {
     "matches": [(_matches, (str, str))],
     "find": [(_find, (str, str))],
     "findAll": [(_find_all, (str, str)), (_find_all, (str, str, int))],

@@ -1,10 +1,10 @@
-"""Semantic versions (2.0.0) as the API server reads and orders them."""
+"""Semantic versions (2.0.0), parsed and ordered as by the API server."""
 
 from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 _NUMBER: Final = r"(?:0|[1-9][0-9]*)"
@@ -20,13 +20,13 @@ _UINT64: Final = 2**64
 @functools.total_ordering
 @dataclass(frozen=True, slots=True, eq=False)
 class Semver:
-    """A version; build metadata counts neither for order nor for equality."""
+    """A version; order and equality ignore build metadata."""
 
     major: int
     minor: int
     patch: int
     pre: tuple[int | str, ...] = ()
-    build: str = field(default="")
+    build: str = ""
 
     def _key(self) -> tuple[int, int, int, int, tuple[tuple[int, int, str], ...]]:
         # Numbers rank below words, fewer identifiers below more, any pre-release below none.
@@ -49,10 +49,10 @@ class Semver:
 
 
 def parse(text: str) -> Semver:
-    """Read a strict semantic version; raises ``ValueError``."""
+    """Parse a strict semantic version. Raises ``ValueError``."""
     match = _STRICT.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no semantic version (like 1.2.3 or 1.2.3-rc.1)")
+        raise ValueError(f"{text!r} is not a valid semantic version (expected 1.2.3 or 1.2.3-rc.1)")
     numbers = [int(match[i]) for i in (1, 2, 3)]
     pre = tuple(int(p) if p.isdigit() else p for p in match[4].split(".")) if match[4] else ()
     if any(n >= _UINT64 for n in (*numbers, *(p for p in pre if isinstance(p, int)))):
@@ -61,7 +61,7 @@ def parse(text: str) -> Semver:
 
 
 def parse_leniently(text: str) -> Semver:
-    """Read with a leading ``v``, leading zeros and missing minor or patch numbers allowed."""
+    """Parse; allow a leading ``v``, leading zeros and missing minor or patch numbers."""
     text = text.removeprefix("v")
     parts = text.split(".", 2)
     for at, part in enumerate(parts):

@@ -1,4 +1,4 @@
-"""Functions on texts: the strings extension (version 2) of cel-go."""
+"""String functions: the strings extension (version 2) of cel-go."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from drakit.scheduler.cel.errors import CelRuntimeError
 from drakit.scheduler.cel.stdlib.printf import format_text
+from drakit.scheduler.cel.values import Overloads
 
 _SPACE: Final = "\t\n\v\f\r \x85\xa0   " + "".join(map(chr, range(0x2000, 0x200B)))
 _TRIMMED: Final = _SPACE + "\u2028\u2029\u202f\u205f\u3000\u1680"
@@ -23,8 +24,7 @@ def _char_at(text: str, at: int) -> str:
     return text[at : at + 1]
 
 
-def index_of(text: str, part: str, start: int = 0) -> int:
-    """Where *part* begins at or after *start*, or -1."""
+def _index_of(text: str, part: str, start: int = 0) -> int:
     if start < 0:
         raise _out_of_range(start)
     if not part:
@@ -32,8 +32,7 @@ def index_of(text: str, part: str, start: int = 0) -> int:
     return text.find(part, start) if start < len(text) else -1
 
 
-def last_index_of(text: str, part: str, start: int | None = None) -> int:
-    """Where *part* last begins at or before *start*, or -1."""
+def _last_index_of(text: str, part: str, start: int | None = None) -> int:
     if start is None:
         if not part:
             return len(text)
@@ -106,7 +105,7 @@ def shortest_float(value: float) -> str:
     sign = "-" if mantissa.startswith("-") else ""
     before, _, after = mantissa.lstrip("-").partition(".")
     after = "" if after == "0" else after
-    # decimal point position: value = 0.<significant> * 10**point
+    # Position of the decimal point: value = 0.<significant> * 10**point
     point = len(before) + int(exponent or 0)
     significant = (before + after).lstrip("0")
     point -= len(before + after) - len(significant)
@@ -123,13 +122,15 @@ def shortest_float(value: float) -> str:
     return f"{sign}{significant[0]}{rest}e{point - 1:+03d}"
 
 
-OVERLOADS: Final[dict[str, list[tuple[Callable[..., Any], tuple[type, ...]]]]] = {
+OVERLOADS: Final[Overloads] = {
     "contains": [(lambda text, part: part in text, (str, str))],
     "startsWith": [(str.startswith, (str, str))],
     "endsWith": [(str.endswith, (str, str))],
     "charAt": [(_char_at, (str, int))],
     "lowerAscii": [(lambda text: _ascii(text, str.lower), (str,))],
     "upperAscii": [(lambda text: _ascii(text, str.upper), (str,))],
+    "indexOf": [(_index_of, (str, str)), (_index_of, (str, str, int))],
+    "lastIndexOf": [(_last_index_of, (str, str)), (_last_index_of, (str, str, int))],
     "split": [(_split, (str, str)), (_split, (str, str, int))],
     "join": [(_join, (list,)), (_join, (list, str))],
     "replace": [(_replace, (str, str, str)), (_replace, (str, str, str, int))],

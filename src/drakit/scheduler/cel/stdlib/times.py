@@ -1,4 +1,4 @@
-"""Timestamps and durations."""
+"""CEL timestamp and duration functions."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import datetime as dt
 import re
 import zoneinfo
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from drakit.scheduler.cel.errors import CelRuntimeError
-from drakit.scheduler.cel.values import Duration, Timestamp, point_in_time, time_span
+from drakit.scheduler.cel.values import Duration, Overloads, Timestamp, point_in_time, time_span
 
 _UNITS: Final = {
     "ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9,
@@ -25,7 +25,7 @@ _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def parse_duration(text: str) -> Duration:
-    """Read ``1h30m``, as Go does. Raises :class:`CelRuntimeError`."""
+    """Parse a duration such as ``1h30m`` as Go does. Raises :class:`CelRuntimeError`."""
     body = text[1:] if text[:1] in ("+", "-") else text
     total, at = 0, 0
     while at < len(body):
@@ -43,7 +43,7 @@ def parse_duration(text: str) -> Duration:
 
 
 def parse_timestamp(text: str) -> Timestamp:
-    """Read RFC 3339. Raises :class:`CelRuntimeError`."""
+    """Parse RFC 3339. Raises :class:`CelRuntimeError`."""
     match = _TIMESTAMP.fullmatch(text)
     try:
         if match is None:
@@ -67,7 +67,7 @@ def _offset_seconds(text: str) -> int:
 
 
 def timestamp_text(value: Timestamp) -> str:
-    """RFC 3339 in UTC without needless zeros."""
+    """RFC 3339 in UTC without trailing zeros."""
     seconds, nanos = divmod(value.nanos, 10**9)
     moment = _EPOCH + dt.timedelta(seconds=seconds)
     fraction = f".{nanos:09d}".rstrip("0") if nanos else ""
@@ -75,7 +75,7 @@ def timestamp_text(value: Timestamp) -> str:
 
 
 def duration_text(value: Duration) -> str:
-    """Seconds, with as many decimals as needed."""
+    """Seconds without trailing zeros."""
     sign = "-" if value.nanos < 0 else ""
     seconds, nanos = divmod(abs(value.nanos), 10**9)
     fraction = f".{nanos:09d}".rstrip("0") if nanos else ""
@@ -94,9 +94,7 @@ def _local(value: Timestamp, zone: str | None) -> dt.datetime:
         raise CelRuntimeError(f"unknown time zone {zone}: {error}") from None
 
 
-def _part(
-    read: Callable[[dt.datetime], int],
-) -> list[tuple[Callable[..., Any], tuple[type, ...]]]:
+def _part(read: Callable[[dt.datetime], int]) -> list[tuple[Callable[..., int], tuple[type, ...]]]:
     return [
         (lambda value: read(_local(value, None)), (Timestamp,)),
         (lambda value, zone: read(_local(value, zone)), (Timestamp, str)),
@@ -111,26 +109,15 @@ def _units(unit: int) -> Callable[[Duration], int]:
     return count
 
 
-def _duration_millis(value: Duration) -> int:
-    return _units(10**6)(value)
-
-
 def _timestamp_millis(value: Timestamp, _: str | None = None) -> int:
     return value.nanos % 10**9 // 10**6
 
 
-def _from_seconds(seconds: int) -> Timestamp:
-    return point_in_time(seconds * 10**9)
-
-
-def _unchanged(value: Any) -> Any:
-    return value
-
-
-OVERLOADS: Final[dict[str, list[tuple[Callable[..., Any], tuple[type, ...]]]]] = {
-    "duration": [(parse_duration, (str,)), (_unchanged, (Duration,))],
+OVERLOADS: Final[Overloads] = {
+    "duration": [(parse_duration, (str,)), (lambda value: value, (Duration,))],
     "timestamp": [
-        (parse_timestamp, (str,)), (_unchanged, (Timestamp,)), (_from_seconds, (int,)),
+        (parse_timestamp, (str,)), (lambda value: value, (Timestamp,)),
+        (lambda seconds: point_in_time(seconds * 10**9), (int,)),
     ],
     "getFullYear": _part(lambda t: t.year),
     "getMonth": _part(lambda t: t.month - 1),
@@ -143,6 +130,6 @@ OVERLOADS: Final[dict[str, list[tuple[Callable[..., Any], tuple[type, ...]]]]] =
     "getSeconds": [*_part(lambda t: t.second), (_units(10**9), (Duration,))],
     "getMilliseconds": [
         (_timestamp_millis, (Timestamp,)), (_timestamp_millis, (Timestamp, str)),
-        (_duration_millis, (Duration,)),
+        (_units(10**6), (Duration,)),
     ],
 }  # fmt: skip

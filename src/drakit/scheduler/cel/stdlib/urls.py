@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from drakit.scheduler.cel.errors import CelRuntimeError
+from drakit.scheduler.cel.values import Overloads, accepts
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -16,7 +16,7 @@ _PATH_SAFE: Final = re.compile(r"[A-Za-z0-9\-_.~$&+,/:;=@!'()*\[\]]")
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """The parts of a URL; equal when they are."""
+    """The parts of a URL."""
 
     scheme: str
     host: str
@@ -34,13 +34,13 @@ class Url:
         return host.rpartition(":")[0] if ":" in host else host
 
     def port(self) -> str:
-        """The port, or nothing."""
+        """The port, or an empty string."""
         after = self.host.rpartition("]")[2]
         return after.rpartition(":")[2] if ":" in after else ""
 
 
 def parse_url(text: str) -> Url:
-    """Read an absolute URL or path. Raises :class:`CelRuntimeError`."""
+    """Parse an absolute URL or path. Raises :class:`CelRuntimeError`."""
     if not text:
         raise _bad(text, "empty url")
     if any(c < " " or c == "\x7f" for c in text):
@@ -92,7 +92,7 @@ def _host(text: str, authority: str) -> str:
 
 
 def _escaped_path(url: Url) -> str:
-    """The path as written where that is a valid encoding, else encoded afresh."""
+    """The path with characters that are not allowed in it percent-encoded."""
     out = []
     for char in url.path:
         if char == "%" or _PATH_SAFE.fullmatch(char):
@@ -120,18 +120,9 @@ def _decoded(text: str) -> str:
     return data.decode("utf-8", "replace")
 
 
-def is_url(text: str) -> bool:
-    """Whether :func:`parse_url` takes *text*."""
-    try:
-        parse_url(text)
-    except CelRuntimeError:
-        return False
-    return True
-
-
-OVERLOADS: Final[dict[str, list[tuple[Callable[..., Any], tuple[type, ...]]]]] = {
+OVERLOADS: Final[Overloads] = {
     "url": [(parse_url, (str,))],
-    "isURL": [(is_url, (str,))],
+    "isURL": [(accepts(parse_url), (str,))],
     "getScheme": [(lambda url: url.scheme, (Url,))],
     "getHost": [(lambda url: url.host, (Url,))],
     "getHostname": [(Url.hostname, (Url,))],

@@ -1,4 +1,4 @@
-"""Characters to tokens, by the lexical rules of cel-go's grammar."""
+"""Lexer: splits text into tokens by the rules of cel-go's grammar."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _KEYWORDS: Final = frozenset({"in", "true", "false", "null"})
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token: its *kind* is the operator itself, a keyword, or a class such as ``ident``."""
+    """A token; *kind* is the operator or keyword itself, or a class such as ``ident``."""
 
     kind: str
     text: str
@@ -49,7 +49,7 @@ class Token:
 
 
 def tokens(text: str) -> list[Token]:
-    """Split *text*; the last token is of kind ``end``. Raises :class:`CelSyntaxError`."""
+    """Split *text*; the last token has the kind ``end``. Raises :class:`CelSyntaxError`."""
     found: list[Token] = []
     at = 0
     while at < len(text):
@@ -68,20 +68,25 @@ def tokens(text: str) -> list[Token]:
 
 
 def integer(text: str, negative: bool, at: int) -> int:
-    """The value of an integer literal, in 64 bits."""
-    value = int(text, 16) if text.startswith("0x") else int(text[:64], 10)
-    if len(text) > 60 or not -(2**63) <= (-value if negative else value) < 2**63:
+    """The value of an integer literal. Raises :class:`CelSyntaxError` beyond 64 bits."""
+    value = -_number(text) if negative else _number(text)
+    if not -(2**63) <= value < 2**63:
         raise CelSyntaxError("invalid int literal", at)
-    return -value if negative else value
+    return value
 
 
 def unsigned(text: str, at: int) -> UInt:
-    """The value of an unsigned literal, in 64 bits."""
-    digits = text[:-1]
-    value = int(digits, 16) if digits.startswith("0x") else int(digits[:64], 10)
-    if len(digits) > 60 or value >= 2**64:
+    """The value of an unsigned literal. Raises :class:`CelSyntaxError` beyond 64 bits."""
+    value = _number(text[:-1])
+    if value >= 2**64:
         raise CelSyntaxError("invalid uint literal", at)
     return UInt(value)
+
+
+def _number(digits: str) -> int:
+    if len(digits) > 60:
+        return 2**64
+    return int(digits, 16 if digits.startswith("0x") else 10)
 
 
 def double(text: str, negative: bool, at: int) -> float:

@@ -1,7 +1,6 @@
-"""Macros: calls that are rewritten before type checking.
+"""Macro expansion: calls that are rewritten before type checking.
 
-The expansions have the shape of cel-go's, because the type checker's verdict and the cost estimate
-of the API server depend on it.
+The expansions equal cel-go's, because type checking and cost estimates depend on their form.
 """
 
 from __future__ import annotations
@@ -10,39 +9,28 @@ from collections.abc import Callable
 from typing import Final
 
 from drakit.scheduler.cel.errors import CelSyntaxError
-from drakit.scheduler.cel.syntax.tree import (
-    ACCUMULATOR,
-    UNUSED_VARIABLE,
-    CallExpr,
-    ComprehensionExpr,
-    Expr,
-    IdentExpr,
-    ListExpr,
-    LiteralExpr,
-    Macro,
-    MapExpr,
-    SelectExpr,
-)
+from drakit.scheduler.cel.syntax import tree
+from drakit.scheduler.cel.syntax.tree import ACCUMULATOR, UNUSED_VARIABLE, Expr, Macro
 
 _Expander = Callable[[Expr | None, tuple[Expr, ...], int], Expr | None]
 
 
 def expand(name: str, target: Expr | None, args: tuple[Expr, ...], at: int) -> Expr | None:
-    """The expansion of a call, or None when it is an ordinary one."""
+    """The expansion of a call, or None if it is not a macro."""
     expander = _MACROS.get((name, len(args), target is not None))
     return expander(target, args, at) if expander else None
 
 
 def _variable(node: Expr) -> str:
-    if not isinstance(node, IdentExpr):
+    if not isinstance(node, tree.IdentExpr):
         raise CelSyntaxError("argument must be a simple name", node.at)
     if node.name in (ACCUMULATOR, "__result__"):
         raise CelSyntaxError("iteration variable overwrites accumulator variable", node.at)
     return node.name
 
 
-def _accumulator() -> IdentExpr:
-    return IdentExpr(ACCUMULATOR)
+def _accumulator() -> tree.IdentExpr:
+    return tree.IdentExpr(ACCUMULATOR)
 
 
 def _variables(args: tuple[Expr, ...], count: int) -> tuple[str, str | None]:
@@ -56,9 +44,9 @@ def _variables(args: tuple[Expr, ...], count: int) -> tuple[str, str | None]:
 
 
 def _has(_: Expr | None, args: tuple[Expr, ...], at: int) -> Expr:
-    if not isinstance(args[0], SelectExpr) or args[0].test:
+    if not isinstance(args[0], tree.SelectExpr) or args[0].test:
         raise CelSyntaxError("invalid argument to has() macro", args[0].at)
-    return SelectExpr(args[0].operand, args[0].field, True, at)
+    return tree.SelectExpr(args[0].operand, args[0].field, True, at)
 
 
 def _quantifier(kind: str, variables: int) -> _Expander:
@@ -71,22 +59,22 @@ def _quantifier(kind: str, variables: int) -> _Expander:
         init: Expr
         condition: Expr
         if kind == "all":
-            init = LiteralExpr(True, at)
-            condition = CallExpr("@not_strictly_false", (accumulator,), None, at)
-            step = CallExpr("_&&_", (_accumulator(), predicate), None, at)
+            init = tree.LiteralExpr(True, at)
+            condition = tree.CallExpr("@not_strictly_false", (accumulator,), None, at)
+            step = tree.CallExpr("_&&_", (_accumulator(), predicate), None, at)
         elif kind == "exists":
-            init = LiteralExpr(False, at)
-            negated = CallExpr("!_", (accumulator,), None, at)
-            condition = CallExpr("@not_strictly_false", (negated,), None, at)
-            step = CallExpr("_||_", (_accumulator(), predicate), None, at)
+            init = tree.LiteralExpr(False, at)
+            negated = tree.CallExpr("!_", (accumulator,), None, at)
+            condition = tree.CallExpr("@not_strictly_false", (negated,), None, at)
+            step = tree.CallExpr("_||_", (_accumulator(), predicate), None, at)
         else:
-            init = LiteralExpr(0, at)
-            condition = LiteralExpr(True, at)
-            more = CallExpr("_+_", (accumulator, LiteralExpr(1, at)), None, at)
-            step = CallExpr("_?_:_", (predicate, more, _accumulator()), None, at)
-            result = CallExpr("_==_", (result, LiteralExpr(1, at)), None, at)
+            init = tree.LiteralExpr(0, at)
+            condition = tree.LiteralExpr(True, at)
+            more = tree.CallExpr("_+_", (accumulator, tree.LiteralExpr(1, at)), None, at)
+            step = tree.CallExpr("_?_:_", (predicate, more, _accumulator()), None, at)
+            result = tree.CallExpr("_==_", (result, tree.LiteralExpr(1, at)), None, at)
         macro = Macro(kind, predicate)
-        return ComprehensionExpr(
+        return tree.ComprehensionExpr(
             target, first, second, ACCUMULATOR, init, condition, step, result, macro, at
         )
 
@@ -96,18 +84,20 @@ def _quantifier(kind: str, variables: int) -> _Expander:
 def _collect(  # noqa: PLR0917 - the parts of a fold
     target: Expr, names: tuple[str, str | None], insert: Expr, macro: Macro, init: Expr, at: int
 ) -> Expr:
-    """A fold that adds to a list or a map, for elements that pass the macro's condition."""
+    """A fold that adds the elements that satisfy the macro's condition to a list or map."""
     step = insert
     if macro.condition is not None:
-        step = CallExpr("_?_:_", (macro.condition, insert, _accumulator()), None, at)
-    return ComprehensionExpr(
-        target, names[0], names[1], ACCUMULATOR, init, LiteralExpr(True, at), step, _accumulator(),
+        step = tree.CallExpr("_?_:_", (macro.condition, insert, _accumulator()), None, at)
+    return tree.ComprehensionExpr(
+        target, names[0], names[1], ACCUMULATOR, init, tree.LiteralExpr(True, at), step, _accumulator(),
         macro, at,
     )  # fmt: skip
 
 
 def _appended(value: Expr, at: int) -> Expr:
-    return CallExpr("_+_", (_accumulator(), ListExpr((value,), frozenset(), at)), None, at)
+    return tree.CallExpr(
+        "_+_", (_accumulator(), tree.ListExpr((value,), frozenset(), at)), None, at
+    )
 
 
 def _mapping(kind: str, variables: int) -> _Expander:
@@ -117,14 +107,14 @@ def _mapping(kind: str, variables: int) -> _Expander:
         condition = args[variables] if len(args) == variables + 2 else None
         macro = Macro(kind, condition, args[-1])
         if kind == "map":
-            init: Expr = ListExpr((), frozenset(), at)
+            init: Expr = tree.ListExpr((), frozenset(), at)
             return _collect(target, names, _appended(args[-1], at), macro, init, at)
         if kind == "transformMap":
-            inserted = (_accumulator(), IdentExpr(names[0], at), args[-1])
+            inserted = (_accumulator(), tree.IdentExpr(names[0], at), args[-1])
         else:
             inserted = (_accumulator(), args[-1])  # type: ignore[assignment]
-        insert = CallExpr("cel.@mapInsert", inserted, None, at)
-        return _collect(target, names, insert, macro, MapExpr((), frozenset(), at), at)
+        insert = tree.CallExpr("cel.@mapInsert", inserted, None, at)
+        return _collect(target, names, insert, macro, tree.MapExpr((), frozenset(), at), at)
 
     return build
 
@@ -134,20 +124,20 @@ def _filter(target: Expr | None, args: tuple[Expr, ...], at: int) -> Expr:
     name = _variable(args[0])
     macro = Macro("map", args[1], args[0])
     insert = _appended(args[0], at)
-    return _collect(target, (name, None), insert, macro, ListExpr((), frozenset(), at), at)
+    return _collect(target, (name, None), insert, macro, tree.ListExpr((), frozenset(), at), at)
 
 
 def _binding(variable: str, value: Expr, body: Expr, at: int) -> Expr:
-    return ComprehensionExpr(
-        ListExpr((), frozenset(), at), UNUSED_VARIABLE, None, variable, value,
-        LiteralExpr(False, at), IdentExpr(variable, at), body, Macro("bind"), at,
+    return tree.ComprehensionExpr(
+        tree.ListExpr((), frozenset(), at), UNUSED_VARIABLE, None, variable, value,
+        tree.LiteralExpr(False, at), tree.IdentExpr(variable, at), body, Macro("bind"), at,
     )  # fmt: skip
 
 
 def _bind(target: Expr | None, args: tuple[Expr, ...], at: int) -> Expr | None:
-    if not isinstance(target, IdentExpr) or target.name != "cel":
+    if not isinstance(target, tree.IdentExpr) or target.name != "cel":
         return None
-    if not isinstance(args[0], IdentExpr):
+    if not isinstance(args[0], tree.IdentExpr):
         raise CelSyntaxError("cel.bind() variable names must be simple identifiers", args[0].at)
     return _binding(args[0].name, args[1], args[2], at)
 
@@ -155,13 +145,15 @@ def _bind(target: Expr | None, args: tuple[Expr, ...], at: int) -> Expr | None:
 def _optional_map(function: str) -> _Expander:
     def build(target: Expr | None, args: tuple[Expr, ...], at: int) -> Expr:
         assert target is not None
-        if not isinstance(args[0], IdentExpr):
+        if not isinstance(args[0], tree.IdentExpr):
             raise CelSyntaxError(f"{function}() variable name must be a simple identifier", at)
-        body = _binding(args[0].name, CallExpr("value", (), target, at), args[1], at)
+        body = _binding(args[0].name, tree.CallExpr("value", (), target, at), args[1], at)
         if function == "optMap":
-            body = CallExpr("optional.of", (body,), None, at)
-        nothing = CallExpr("optional.none", (), None, at)
-        return CallExpr("_?_:_", (CallExpr("hasValue", (), target, at), body, nothing), None, at)
+            body = tree.CallExpr("optional.of", (body,), None, at)
+        nothing = tree.CallExpr("optional.none", (), None, at)
+        return tree.CallExpr(
+            "_?_:_", (tree.CallExpr("hasValue", (), target, at), body, nothing), None, at
+        )
 
     return build
 
@@ -169,40 +161,45 @@ def _optional_map(function: str) -> _Expander:
 def _sort_by(target: Expr | None, args: tuple[Expr, ...], at: int) -> Expr | None:
     """``list.sortBy(x, key)`` is ``list.@sortByAssociatedKeys(list.map(x, key))``, bound once."""
     assert target is not None
-    if not isinstance(target, IdentExpr | SelectExpr | ListExpr | ComprehensionExpr | CallExpr):
+    if not isinstance(
+        target,
+        tree.IdentExpr | tree.SelectExpr | tree.ListExpr | tree.ComprehensionExpr | tree.CallExpr,
+    ):
         raise CelSyntaxError("sortBy can only be applied to a list, identifier, comprehension, "
                              "call or select expression", target.at)  # fmt: skip
     name = _variable(args[0])
     bound = "@__sortBy_input__"
     macro = Macro("map", None, args[1])
     keys = _collect(
-        IdentExpr(bound, at), (name, None), _appended(args[1], at), macro,
-        ListExpr((), frozenset(), at), at,
+        tree.IdentExpr(bound, at), (name, None), _appended(args[1], at), macro,
+        tree.ListExpr((), frozenset(), at), at,
     )  # fmt: skip
-    body = CallExpr("@sortByAssociatedKeys", (keys,), IdentExpr(bound, at), at)
+    body = tree.CallExpr("@sortByAssociatedKeys", (keys,), tree.IdentExpr(bound, at), at)
     return _binding(bound, target, body, at)
 
 
 _MACROS: Final[dict[tuple[str, int, bool], _Expander]] = {
     ("has", 1, False): _has,
-    ("all", 2, True): _quantifier("all", 1),
-    ("exists", 2, True): _quantifier("exists", 1),
-    ("exists_one", 2, True): _quantifier("exists_one", 1),
-    ("all", 3, True): _quantifier("all", 2),
-    ("exists", 3, True): _quantifier("exists", 2),
-    ("exists_one", 3, True): _quantifier("exists_one", 2),
+    **{
+        (kind, variables + 1, True): _quantifier(kind, variables)
+        for kind in ("all", "exists", "exists_one")
+        for variables in (1, 2)
+    },
     ("existsOne", 3, True): _quantifier("exists_one", 2),
-    ("map", 2, True): _mapping("map", 1),
-    ("map", 3, True): _mapping("map", 1),
     ("filter", 2, True): _filter,
-    ("transformList", 3, True): _mapping("map", 2),
-    ("transformList", 4, True): _mapping("map", 2),
-    ("transformMap", 3, True): _mapping("transformMap", 2),
-    ("transformMap", 4, True): _mapping("transformMap", 2),
-    ("transformMapEntry", 3, True): _mapping("transformMapEntry", 2),
-    ("transformMapEntry", 4, True): _mapping("transformMapEntry", 2),
+    **{
+        (name, variables + extra, True): _mapping(kind, variables)
+        for name, kind, variables in (
+            ("map", "map", 1),
+            ("transformList", "map", 2),
+            ("transformMap", "transformMap", 2),
+            ("transformMapEntry", "transformMapEntry", 2),
+        )
+        for extra in (1, 2)  # without and with a condition
+    },
     ("bind", 3, True): _bind,
     ("optMap", 2, True): _optional_map("optMap"),
     ("optFlatMap", 2, True): _optional_map("optFlatMap"),
     ("sortBy", 2, True): _sort_by,
 }
+"""Expanders by name, number of arguments and whether the call has a receiver."""

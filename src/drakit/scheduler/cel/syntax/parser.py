@@ -1,4 +1,4 @@
-"""Tokens to a syntax tree: recursive descent over cel-go's grammar, macros expanded."""
+"""Recursive-descent parser for cel-go's grammar; expands macros."""
 
 from __future__ import annotations
 
@@ -6,23 +6,14 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from drakit.scheduler.cel.errors import CelSyntaxError
-from drakit.scheduler.cel.syntax import lexer
+from drakit.scheduler.cel.syntax import lexer, tree
 from drakit.scheduler.cel.syntax.macros import expand
-from drakit.scheduler.cel.syntax.tree import (
-    CallExpr,
-    Expr,
-    IdentExpr,
-    ListExpr,
-    LiteralExpr,
-    MapExpr,
-    SelectExpr,
-    StructExpr,
-)
+from drakit.scheduler.cel.syntax.tree import Expr
 
 MAX_EXPRESSION_BYTES: Final = 10 * 1024
-"""CELSelectorExpressionMaxLength: the API server rejects longer texts."""
+"""CELSelectorExpressionMaxLength: the API server rejects longer expressions."""
 MAX_NESTING: Final = 250
-"""cel-go's parser gives up beyond this recursion depth."""
+"""cel-go's parser rejects a greater recursion depth."""
 
 _RESERVED: Final = frozenset(
     {
@@ -71,7 +62,7 @@ class _Parser:
         return token
 
     def expect(self, kind: str) -> lexer.Token:
-        """Take a token of *kind* or fail."""
+        """Consume a token of *kind*. Raises :class:`CelSyntaxError`."""
         token = self._accept(kind)
         if token is None:
             raise self._unexpected(kind)
@@ -82,25 +73,23 @@ class _Parser:
         shown = "the end" if token.kind == "end" else repr(token.text)
         return CelSyntaxError(f"syntax error at {shown}: expected {wanted}", token.at)
 
-    def _descend(self) -> None:
-        self._depth += 1
-        if self._depth > MAX_NESTING:
-            raise CelSyntaxError(
-                f"expression recursion limit exceeded: {MAX_NESTING}", self._token.at
-            )
+    def _check_depth(self, more: int, at: int) -> None:
+        if self._depth + more > MAX_NESTING:
+            raise CelSyntaxError(f"expression recursion limit exceeded: {MAX_NESTING}", at)
 
     # -- grammar --------------------------------------------------------------------------------
 
     def expression(self) -> Expr:
         """``a ? b : c`` and everything that binds tighter."""
-        self._descend()
+        self._depth += 1
+        self._check_depth(0, self._token.at)
         condition = self._logical("||", "_||_", self._conjunction)
         question = self._accept("?")
         if question is not None:
             then = self._logical("||", "_||_", self._conjunction)
             self.expect(":")
             otherwise = self.expression()
-            condition = CallExpr("_?_:_", (condition, then, otherwise), None, question.at)
+            condition = tree.CallExpr("_?_:_", (condition, then, otherwise), None, question.at)
         self._depth -= 1
         return condition
 
@@ -122,11 +111,8 @@ class _Parser:
             token = self._token
             self._next += 1
             chain += 1
-            if self._depth + chain > MAX_NESTING:  # left recursion counts in cel-go, too
-                raise CelSyntaxError(
-                    f"expression recursion limit exceeded: {MAX_NESTING}", token.at
-                )
-            left = CallExpr(function, (left, self._binary(level + 1)), None, token.at)
+            self._check_depth(chain, token.at)  # cel-go also counts left recursion
+            left = tree.CallExpr(function, (left, self._binary(level + 1)), None, token.at)
         return left
 
     def _unary(self) -> Expr:
@@ -141,7 +127,7 @@ class _Parser:
             return self._member()  # the sign belongs to the literal
         self._next += count
         operand = self._member()
-        return CallExpr(function, (operand,), None, token.at) if count % 2 else operand
+        return tree.CallExpr(function, (operand,), None, token.at) if count % 2 else operand
 
     def _member(self) -> Expr:
         node = self._primary()
@@ -156,14 +142,11 @@ class _Parser:
                 function = "_[?_]" if self._accept("?") else "_[_]"
                 index = self.expression()
                 self.expect("]")
-                node = CallExpr(function, (node, index), None, token.at)
+                node = tree.CallExpr(function, (node, index), None, token.at)
             else:
                 return node
             steps += 1
-            if self._depth + steps > MAX_NESTING:
-                raise CelSyntaxError(
-                    f"expression recursion limit exceeded: {MAX_NESTING}", token.at
-                )
+            self._check_depth(steps, token.at)
 
     def _selection(self, operand: Expr, at: int) -> Expr:
         optional = self._accept("?") is not None
@@ -174,12 +157,12 @@ class _Parser:
             name = self.expect("ident").text
             if not optional and self._accept("("):
                 arguments = self._arguments()
-                return expand(name, operand, arguments, at) or CallExpr(
+                return expand(name, operand, arguments, at) or tree.CallExpr(
                     name, arguments, operand, at
                 )
         if optional:
-            return CallExpr("_?._", (operand, LiteralExpr(name, at)), None, at)
-        return SelectExpr(operand, name, False, at)
+            return tree.CallExpr("_?._", (operand, tree.LiteralExpr(name, at)), None, at)
+        return tree.SelectExpr(operand, name, False, at)
 
     def _arguments(self) -> tuple[Expr, ...]:
         if self._accept(")"):
@@ -209,26 +192,26 @@ class _Parser:
             raise self._unexpected("a value")
         return literal
 
-    def _literal(self, token: lexer.Token) -> LiteralExpr | None:
+    def _literal(self, token: lexer.Token) -> tree.LiteralExpr | None:
         negative = token.kind == "-"
         if negative:
             token = self._token
             self._next += 1
         match token.kind:
             case "int":
-                return LiteralExpr(lexer.integer(token.text, negative, token.at), token.at)
+                return tree.LiteralExpr(lexer.integer(token.text, negative, token.at), token.at)
             case "float":
-                return LiteralExpr(lexer.double(token.text, negative, token.at), token.at)
+                return tree.LiteralExpr(lexer.double(token.text, negative, token.at), token.at)
             case "uint":
-                return LiteralExpr(lexer.unsigned(token.text, token.at), token.at)
+                return tree.LiteralExpr(lexer.unsigned(token.text, token.at), token.at)
             case "string":
-                return LiteralExpr(lexer.string(token.text, token.at), token.at)
+                return tree.LiteralExpr(lexer.string(token.text, token.at), token.at)
             case "bytes":
-                return LiteralExpr(lexer.byte_string(token.text, token.at), token.at)
+                return tree.LiteralExpr(lexer.byte_string(token.text, token.at), token.at)
             case "true" | "false":
-                return LiteralExpr(token.kind == "true", token.at)
+                return tree.LiteralExpr(token.kind == "true", token.at)
             case "null":
-                return LiteralExpr(None, token.at)
+                return tree.LiteralExpr(None, token.at)
         return None
 
     def _name(self) -> Expr:
@@ -241,10 +224,10 @@ class _Parser:
         name = leading + token.text
         if self._accept("("):
             arguments = self._arguments()
-            return expand(name, None, arguments, token.at) or CallExpr(
+            return expand(name, None, arguments, token.at) or tree.CallExpr(
                 name, arguments, None, token.at
             )
-        return IdentExpr(name, token.at)
+        return tree.IdentExpr(name, token.at)
 
     def _begins_message(self) -> bool:
         """Whether ``a.b.c{`` follows: a message literal rather than a selection."""
@@ -267,15 +250,15 @@ class _Parser:
             if not self._accept(","):
                 self.expect("}")
                 break
-        return StructExpr(name, tuple(fields), at)
+        return tree.StructExpr(name, tuple(fields), at)
 
     def _list(self, at: int) -> Expr:
         items, optional = self._elements("]", self.expression)
-        return ListExpr(tuple(items), optional, at)
+        return tree.ListExpr(tuple(items), optional, at)
 
     def _map(self, at: int) -> Expr:
         entries, optional = self._elements("}", self._entry)
-        return MapExpr(tuple(entries), optional, at)
+        return tree.MapExpr(tuple(entries), optional, at)
 
     def _entry(self) -> tuple[Expr, Expr]:
         key = self.expression()
@@ -304,4 +287,4 @@ def _balanced(function: str, terms: list[Expr]) -> Expr:
         return terms[0]
     middle = len(terms) // 2
     left, right = _balanced(function, terms[:middle]), _balanced(function, terms[middle:])
-    return CallExpr(function, (left, right), None, right.at)
+    return tree.CallExpr(function, (left, right), None, right.at)

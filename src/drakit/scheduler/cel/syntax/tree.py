@@ -1,12 +1,12 @@
-"""The syntax tree of an expression.
+"""Syntax tree of CEL expressions.
 
-Nodes are compared by identity, so that the checker can keep types in a dictionary beside the tree.
-Macros are expanded by the parser exactly as cel-go expands them; :attr:`ComprehensionExpr.macro` keeps
-the original form for the evaluator.
+Expressions compare by identity, so that the checker can store their types in a dictionary. The parser
+expands macros exactly as cel-go does; :attr:`ComprehensionExpr.macro` keeps the original form.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -15,7 +15,7 @@ UNUSED_VARIABLE: Final = "#unused"
 
 
 class UInt(int):
-    """An unsigned integer, kept apart from CEL's signed ``int``."""
+    """An unsigned integer, distinct from CEL's signed ``int``."""
 
     __slots__ = ()
 
@@ -33,7 +33,7 @@ class LiteralExpr:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IdentExpr:
-    """A name; a leading dot is kept."""
+    """A name, including a leading dot."""
 
     name: str
     at: int = 0
@@ -51,7 +51,7 @@ class SelectExpr:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallExpr:
-    """A function, operator (``_+_``) or, with a *target*, a method."""
+    """A call of a function, an operator (``_+_``) or, with a *target*, a method."""
 
     function: str
     args: tuple[Expr, ...]
@@ -61,7 +61,7 @@ class CallExpr:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ListExpr:
-    """``[a, ?b]``; *optional* has the positions of elements marked ``?``."""
+    """``[a, ?b]``; *optional* holds the positions of elements marked ``?``."""
 
     items: tuple[Expr, ...]
     optional: frozenset[int] = frozenset()
@@ -88,7 +88,7 @@ class StructExpr:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Macro:
-    """What a comprehension was written as: ``all``, ``map``, ``bind`` and so on."""
+    """The macro from which a comprehension was expanded: ``all``, ``map``, ``bind`` and others."""
 
     name: str
     condition: Expr | None = None
@@ -97,7 +97,7 @@ class Macro:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ComprehensionExpr:
-    """A fold over a list or a map, the only loop of the language."""
+    """A fold over a list or map, the only loop in CEL."""
 
     range: Expr
     variable: str
@@ -121,3 +121,23 @@ Expr: TypeAlias = (
     | StructExpr
     | ComprehensionExpr
 )
+
+
+def children(expr: Expr) -> Iterator[Expr]:
+    """The direct subexpressions, in the order of cel-go's expansion."""
+    if isinstance(expr, SelectExpr):
+        yield expr.operand
+    elif isinstance(expr, CallExpr):
+        if expr.target is not None:
+            yield expr.target
+        yield from expr.args
+    elif isinstance(expr, ListExpr):
+        yield from expr.items
+    elif isinstance(expr, MapExpr):
+        for key, value in expr.entries:
+            yield key
+            yield value
+    elif isinstance(expr, StructExpr):
+        yield from (value for _, value in expr.fields)
+    elif isinstance(expr, ComprehensionExpr):
+        yield from (expr.range, expr.init, expr.condition, expr.step, expr.result)

@@ -1,8 +1,7 @@
-"""Which API server, believed how, as whom: from the pod's mount or from a kubeconfig."""
+"""Discovery of the API server: in-cluster configuration or kubeconfig."""
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,40 +9,35 @@ from typing import Final
 
 from drakit.wire.kube.access.credentials import Credential, CredentialSource, Fixed, TokenFile
 from drakit.wire.kube.access.endpoint import Endpoint
-from drakit.wire.kube.access.tls import AuthorityFile, SystemTrust, Trust
+from drakit.wire.kube.access.tls import Trust
 from drakit.wire.kube.errors import ConfigError
 
 SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-log = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, slots=True)
 class ClusterAccess:
-    """Everything needed to talk to one API server."""
+    """Address, credentials and trust of an API server."""
 
     endpoint: Endpoint
     credentials: CredentialSource
-    trust: Trust = SystemTrust()
+    trust: Trust = Trust()
     server_name: str | None = None
-    """Name to expect in the server's certificate, when it is not the host's."""
+    """Name in the server's certificate, if it differs from the host."""
     namespace: str = "default"
     origin: str = ""
-    """Where this came from, for messages."""
+    """Source of this configuration, for messages."""
 
     @classmethod
     def plain(cls, url: str, *, token: str | None = None) -> ClusterAccess:
-        """A server at *url* with the system's trust and perhaps a token; for tests and proxies."""
+        """A server at *url* with the system's trust; for tests and proxies."""
         return cls(Endpoint.parse(url), Fixed(Credential(token)), origin=url)
 
 
 def in_cluster(
     environ: Mapping[str, str] = os.environ, *, mount: str = SERVICE_ACCOUNT
 ) -> ClusterAccess:
-    """The cluster this pod runs in: address from the environment, the rest from the mount.
-
-    Raises :class:`ConfigError` when this is no pod, or its token is not mounted.
-    """
+    """The cluster of this pod; raises :class:`ConfigError` outside of a pod or without a token."""
     host = environ.get("KUBERNETES_SERVICE_HOST", "")
     port = environ.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port:
@@ -54,7 +48,7 @@ def in_cluster(
     for path in (token, authority):
         if not os.path.exists(path):
             raise ConfigError(
-                f"{path} does not exist: is automountServiceAccountToken off for this pod?"
+                f"{path} does not exist: check automountServiceAccountToken of this pod"
             )
     try:
         with open(os.path.join(mount, "namespace"), encoding="utf-8") as file:
@@ -65,7 +59,7 @@ def in_cluster(
     return ClusterAccess(
         Endpoint.parse(f"https://{host}:{port}"),
         TokenFile(token),
-        AuthorityFile(authority),
+        Trust(file=authority),
         namespace=namespace or "default",
         origin="in-cluster",
     )
@@ -78,9 +72,9 @@ def find_cluster(
     environ: Mapping[str, str] = os.environ,
     mount: str = SERVICE_ACCOUNT,
 ) -> ClusterAccess:
-    """The cluster meant: *kubeconfig*, else ``$KUBECONFIG``, else the pod's, else ``~/.kube/config``.
+    """The cluster of *kubeconfig*, ``$KUBECONFIG``, this pod or ``~/.kube/config``, in this order.
 
-    Raises :class:`ConfigError` that says where it looked.
+    Raises :class:`ConfigError` when none of them exists.
     """
     if kubeconfig:
         return _from_files((kubeconfig,), context)
@@ -92,13 +86,14 @@ def find_cluster(
     if os.path.exists(home):
         return _from_files((home,), context)
     raise ConfigError(
-        f"no cluster: neither --kubeconfig nor KUBECONFIG is set, this is no pod, and {home} does not exist"
+        "no cluster: neither --kubeconfig nor KUBECONFIG is set, this is not a pod, "
+        f"and {home} does not exist"
     )
 
 
 def _from_files(paths: tuple[str, ...], context: str | None) -> ClusterAccess:
     from drakit.wire.kube.access.kubeconfig import (
-        load,  # brings YAML, which the daemon does without
+        load,  # imports YAML, which a driver in a pod does not need
     )
 
     return load(paths, context=context)

@@ -1,8 +1,7 @@
-"""Who we are to the API server: bearer tokens and client certificates, read anew when they change."""
+"""Client credentials: bearer tokens and certificates, read again when they change."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import time
@@ -12,7 +11,7 @@ from typing import Final, Protocol
 
 from drakit.wire.kube.errors import CredentialError
 
-# The kubelet rotates a projected token at 80 % of its life, which is never below 10 minutes.
+# The kubelet rotates a projected token at 80 % of its lifetime, which is at least 10 minutes.
 TOKEN_FRESH_SECONDS: Final = 60.0
 _LARGEST_TOKEN: Final = 1024 * 1024
 
@@ -26,7 +25,7 @@ class Certificate:
 
     @contextlib.contextmanager
     def files(self) -> Iterator[tuple[str, str]]:
-        """Paths under which OpenSSL can read both; in memory, the key never touches a disk."""
+        """Paths of both for OpenSSL, in memory: the key is never written to a disk."""
         with contextlib.ExitStack() as stack:
             paths = []
             for name, content in (("certificate", self.certificate), ("key", self.key)):
@@ -41,7 +40,7 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What is presented: a token in the header, a certificate in the handshake, both or neither."""
+    """A token, a client certificate, both or neither."""
 
     token: str | None = None
     certificate: Certificate | None = None
@@ -52,14 +51,14 @@ class Credential:
 
 
 class CredentialSource(Protocol):
-    """Gives the current credential; asked before every request."""
+    """Provides the credential for each request."""
 
     async def current(self) -> Credential:
         """The credential to use now. Raises :class:`CredentialError`."""
         ...
 
     def rejected(self) -> None:
-        """The server answered 401: read or make the credential anew the next time."""
+        """Called after a 401: get a new credential the next time."""
         ...
 
 
@@ -74,13 +73,13 @@ class Fixed:
         return self._credential
 
     def rejected(self) -> None:
-        """Nothing to be read anew."""
+        """No effect."""
 
 
 class TokenFile:
-    """A token in a file that somebody else rotates, as the kubelet does with projected tokens.
+    """A token file that is rotated, such as a projected token.
 
-    Read at most once a minute, and at once after a 401.
+    Read at most once a minute, and again after a 401.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class TokenFile:
         self._fresh_until = 0.0
 
     async def current(self) -> Credential:
-        """The token as of the last minute; the old one when the file cannot be read just now."""
+        """The token; the previous one if the file cannot be read."""
         if self._held is None or self._clock() >= self._fresh_until:
             try:
                 self._held = Credential(self._read(), self._certificate)
@@ -118,23 +117,6 @@ class TokenFile:
         except OSError as error:
             raise CredentialError(f"token file {self._path}: {error.strerror}") from error
         token = data.decode("ascii", "replace").strip()
-        if not token or not all(" " < sign < "\x7f" for sign in token):
-            raise CredentialError(f"token file {self._path} holds no token")
+        if not token or not all(" " < character < "\x7f" for character in token):
+            raise CredentialError(f"token file {self._path} does not contain a valid token")
         return token
-
-
-class OneAtATime:
-    """A source behind a lock: an exec plugin is started once however many requests wait for it."""
-
-    def __init__(self, source: CredentialSource) -> None:
-        self._source = source
-        self._lock = asyncio.Lock()
-
-    async def current(self) -> Credential:
-        """The credential of the source behind."""
-        async with self._lock:
-            return await self._source.current()
-
-    def rejected(self) -> None:
-        """Pass the rejection on."""
-        self._source.rejected()

@@ -1,7 +1,4 @@
-"""Where the API server is: a URL taken apart, and paths put together.
-
-Written here because ``urllib.parse`` costs the daemon more memory than these few lines.
-"""
+"""Address of the API server: URL parsing and quoting without the memory cost of ``urllib.parse``."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ def quote(text: str) -> str:
 
 
 def query(parameters: Iterable[tuple[str, str]]) -> str:
-    """``?a=b&c=d`` of the parameters that have a value, or nothing."""
+    """``?a=b&c=d`` of all parameters with a value; may be empty."""
     pairs = "&".join(f"{quote(key)}={quote(value)}" for key, value in parameters if value)
     return f"?{pairs}" if pairs else ""
 
@@ -40,22 +37,21 @@ class Endpoint:
 
     @classmethod
     def parse(cls, url: str) -> Endpoint:
-        """Take a URL such as ``https://[fd00::1]:6443/k8s`` apart.
+        """Parse a URL such as ``https://[fd00::1]:6443/k8s``.
 
-        Raises :class:`ConfigError` for anything but http and https, and for user information,
-        queries and fragments, which mean nothing here.
+        Raises :class:`ConfigError` for other schemes, user information, queries and fragments.
         """
         scheme, separator, rest = url.partition("://")
         scheme = scheme.lower()
         if not separator or scheme not in _PORTS:
-            raise ConfigError(f"server {url!r} is no http:// or https:// URL")
+            raise ConfigError(f"server {url!r} is not an http:// or https:// URL")
         authority, slash, path = rest.partition("/")
-        if not authority or any(sign in rest for sign in "@?#"):
-            raise ConfigError(f"server {url!r} must be scheme://host[:port][/prefix] and no more")
+        if not authority or any(mark in rest for mark in "@?#"):
+            raise ConfigError(f"server {url!r} must be scheme://host[:port][/prefix]")
         host, port = cls._host_and_port(authority, url)
         allowed = _ADDRESS if authority.startswith("[") else _NAME
-        if not set(host) <= allowed or any(sign <= " " or sign > "~" for sign in rest):
-            raise ConfigError(f"server {url!r} has a character that no host or path can have")
+        if not set(host) <= allowed or any(not " " < character <= "~" for character in rest):
+            raise ConfigError(f"server {url!r} has an invalid character")
         return cls(scheme, host, port or _PORTS[scheme], (slash + path).rstrip("/"))
 
     @staticmethod
@@ -68,7 +64,7 @@ class Endpoint:
         else:
             host, _, port = authority.partition(":")
         if not host:
-            raise ConfigError(f"server {url!r} names no host")
+            raise ConfigError(f"server {url!r} has no host")
         if not port:
             return host, 0
         if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
@@ -77,12 +73,12 @@ class Endpoint:
 
     @property
     def secure(self) -> bool:
-        """Whether TLS is spoken."""
+        """Whether TLS is used."""
         return self.scheme == "https"
 
     @property
     def authority(self) -> str:
-        """Host and port as they stand in a ``Host`` header."""
+        """Host and port for the ``Host`` header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 

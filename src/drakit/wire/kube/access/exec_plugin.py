@@ -1,8 +1,4 @@
-"""Credentials from an external program (``client.authentication.k8s.io`` v1 and v1beta1).
-
-The program gets an ``ExecCredential`` request in ``KUBERNETES_EXEC_INFO`` and prints an answer with
-a token or a client certificate and perhaps an expiry.
-"""
+"""Exec credential plugins (``client.authentication.k8s.io`` v1 and v1beta1)."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ from drakit.wire.kube.errors import CredentialError
 API_VERSIONS: Final = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 _PLUGIN_SECONDS: Final = 60.0
 _RENEW_BEFORE: Final = 10.0
-"""Seconds before its end at which a credential counts as expired."""
+"""Seconds before its expiry at which a credential is renewed."""
 
 
 class _ExecStatus(msgspec.Struct, rename="camel"):
@@ -41,35 +37,37 @@ class _ExecCredential(msgspec.Struct, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class ExecCommand:
-    """How a kubeconfig says the program is to be called."""
+    """Command of an exec plugin."""
 
     command: str
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     api_version: str = API_VERSIONS[0]
     cluster: Mapping[str, Any] | None = None
-    """Server and CA for the program, when the kubeconfig sets ``provideClusterInfo``."""
+    """Server and CA for the plugin, if ``provideClusterInfo`` is set."""
     install_hint: str = ""
 
 
 class ExecPlugin:
-    """Runs the program when there is no credential, it expired, or the server rejected it."""
+    """Runs the plugin when there is no credential, it expired, or the server rejected it."""
 
     def __init__(self, command: ExecCommand, *, clock: Callable[[], float] = time.time) -> None:
         self._command = command
         self._clock = clock
         self._held: Credential | None = None
         self._expires: float | None = None
+        self._lock = asyncio.Lock()  # one run at a time, even with concurrent requests
 
     async def current(self) -> Credential:
-        """The credential the program gave, for as long as it is valid."""
-        expired = self._expires is not None and self._clock() >= self._expires - _RENEW_BEFORE
-        if self._held is None or expired:
-            self._held, self._expires = read_answer(await self._run(), self._command)
-        return self._held
+        """The plugin's credential, while it is valid."""
+        async with self._lock:
+            expired = self._expires is not None and self._clock() >= self._expires - _RENEW_BEFORE
+            if self._held is None or expired:
+                self._held, self._expires = read_answer(await self._run(), self._command)
+            return self._held
 
     def rejected(self) -> None:
-        """Run the program again before the next request."""
+        """Run the plugin again before the next request."""
         self._held = None
 
     async def _run(self) -> bytes:
@@ -102,7 +100,7 @@ class ExecPlugin:
                 output, _ = await process.communicate()
         except TimeoutError as error:
             raise CredentialError(
-                f"exec plugin {command.command!r} gave no answer within {_PLUGIN_SECONDS:.0f} s"
+                f"exec plugin {command.command!r} did not finish within {_PLUGIN_SECONDS:.0f} s"
             ) from error
         finally:
             if process.returncode is None:
@@ -112,32 +110,34 @@ class ExecPlugin:
         if process.returncode != 0:
             raise CredentialError(
                 f"exec plugin {command.command!r} ended with status {process.returncode}; "
-                "its own message stands on standard error"
+                "see its message on standard error"
             )
         return output
 
 
 def read_answer(output: bytes, command: ExecCommand) -> tuple[Credential, float | None]:
-    """Read what the program printed; the second value is the expiry in seconds since the epoch.
+    """Credential and expiry (seconds since the epoch) in the plugin's output.
 
-    Raises :class:`CredentialError` that names the program and what is wrong with its answer.
+    Raises :class:`CredentialError`.
     """
     name = f"exec plugin {command.command!r}"
     try:
         answer = msgspec.json.decode(output, type=_ExecCredential)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CredentialError(f"{name} printed no ExecCredential: {error}") from error
+        raise CredentialError(f"{name} did not print a valid ExecCredential: {error}") from error
     if answer.api_version != command.api_version or answer.kind != "ExecCredential":
         raise CredentialError(
-            f"{name} answered with {answer.api_version} {answer.kind}, "
-            f"the kubeconfig asks for {command.api_version} ExecCredential"
+            f"{name} returned {answer.api_version} {answer.kind}, "
+            f"the kubeconfig requires {command.api_version} ExecCredential"
         )
     status = answer.status or _ExecStatus()
     pair = bool(status.client_certificate_data), bool(status.client_key_data)
     if pair[0] != pair[1]:
-        raise CredentialError(f"{name} gave a certificate without key or a key without certificate")
+        raise CredentialError(
+            f"{name} returned a certificate without key or a key without certificate"
+        )
     if not status.token and not pair[0]:
-        raise CredentialError(f"{name} gave neither a token nor a client certificate")
+        raise CredentialError(f"{name} returned neither a token nor a client certificate")
     certificate = None
     if pair[0]:
         certificate = Certificate(
@@ -149,12 +149,14 @@ def read_answer(output: bytes, command: ExecCommand) -> tuple[Credential, float 
 def _expiry(status: _ExecStatus, name: str) -> float | None:
     if status.expiration_timestamp is None:
         return None
-    import datetime as dt  # only where a plugin sets an expiry: the daemon has no plugin
+    import datetime as dt  # only for plugins that set an expiry
 
     try:
         moment = msgspec.convert(status.expiration_timestamp, dt.datetime, strict=False)
     except msgspec.ValidationError as error:
-        raise CredentialError(f"{name} gave an expiry that is no RFC 3339 time: {error}") from error
+        raise CredentialError(
+            f"{name} returned an expiry that is not an RFC 3339 time: {error}"
+        ) from error
     if moment.tzinfo is None:
-        raise CredentialError(f"{name} gave an expiry without time zone")
+        raise CredentialError(f"{name} returned an expiry without time zone")
     return moment.timestamp()

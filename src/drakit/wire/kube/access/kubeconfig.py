@@ -1,39 +1,38 @@
-"""Read kubeconfig files, as ``kubectl`` would.
+"""Kubeconfig files, read as ``kubectl`` does.
 
-Several files are merged with the first to define a name winning, relative paths are relative to the
-file they stand in, and data in the file wins over a path beside it.
+If several files define a name, the first one wins; relative paths are relative to their file, and
+inline data takes precedence over a path.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import logging
 import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
+from drakit.core.log import get_logger
 from drakit.wire.kube.access.config import ClusterAccess
 from drakit.wire.kube.access.credentials import (
     Certificate,
     Credential,
     CredentialSource,
     Fixed,
-    OneAtATime,
     TokenFile,
 )
 from drakit.wire.kube.access.endpoint import Endpoint
 from drakit.wire.kube.access.exec_plugin import API_VERSIONS, ExecCommand, ExecPlugin
-from drakit.wire.kube.access.tls import AuthorityData, AuthorityFile, NoTrust, SystemTrust, Trust
+from drakit.wire.kube.access.tls import Trust
 from drakit.wire.kube.errors import ConfigError
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class _Struct(msgspec.Struct, rename="kebab", frozen=True):
-    """kubeconfig spells most names with hyphens; the exceptions are named one by one."""
+    """Most kubeconfig names have hyphens; exceptions are named explicitly."""
 
 
 class _Cluster(_Struct, frozen=True):
@@ -100,7 +99,7 @@ class _File(_Struct, frozen=True):
 
 
 class _At(NamedTuple):
-    """A part of a kubeconfig and the file it stands in."""
+    """A part of a kubeconfig and its file."""
 
     path: str
     part: Any
@@ -186,18 +185,17 @@ def _trust(cluster: _At) -> Trust:
     part: _Cluster = cluster.part
     if part.insecure_skip_tls_verify:
         log.warning(
-            "kubeconfig %s: insecure-skip-tls-verify is set: whoever sits between here and %s can "
-            "read and change everything. Set certificate-authority-data instead",
-            cluster.path,
-            part.server,
+            "TLS verification is disabled by insecure-skip-tls-verify",
+            path=cluster.path,
+            server=part.server,
         )
-        return NoTrust()
+        return Trust(insecure=True)
     if part.certificate_authority_data:
         pem = _decode(part.certificate_authority_data, cluster.path, "certificate-authority-data")
-        return AuthorityData(pem.decode("utf-8", "replace"))
+        return Trust(data=pem.decode("utf-8", "replace"))
     if part.certificate_authority:
-        return AuthorityFile(cluster.resolve(part.certificate_authority))
-    return SystemTrust()
+        return Trust(file=cluster.resolve(part.certificate_authority))
+    return Trust()
 
 
 def _credentials(user: _At, cluster: _At) -> CredentialSource:
@@ -210,7 +208,7 @@ def _credentials(user: _At, cluster: _At) -> CredentialSource:
         raise ConfigError(f"kubeconfig {user.path}: basic authentication is not supported")
     certificate = _certificate(user)
     if part.exec is not None:
-        return OneAtATime(ExecPlugin(_exec(user, cluster)))
+        return ExecPlugin(_exec(user, cluster))
     if part.token_file:
         return TokenFile(user.resolve(part.token_file), certificate=certificate)
     return Fixed(Credential(part.token or None, certificate))
@@ -248,7 +246,7 @@ def _decode(data: str, path: str, field: str) -> bytes:
     try:
         return base64.b64decode("".join(data.split()), validate=True)
     except binascii.Error as error:
-        raise ConfigError(f"kubeconfig {path}: {field} is no base64: {error}") from error
+        raise ConfigError(f"kubeconfig {path}: {field} is not valid base64: {error}") from error
 
 
 def _exec(user: _At, cluster: _At) -> ExecCommand:
@@ -259,7 +257,7 @@ def _exec(user: _At, cluster: _At) -> ExecCommand:
             f"kubeconfig {user.path}: exec apiVersion {version!r} is not supported "
             f"(want {' or '.join(API_VERSIONS)})"
         )
-    # A bare name is looked up in PATH, anything with a slash is relative to the kubeconfig.
+    # A name without slash is searched in PATH; otherwise it is relative to the kubeconfig.
     command = user.resolve(wanted.command) if "/" in wanted.command else wanted.command
     info = None
     if wanted.provide_cluster_info:

@@ -1,4 +1,4 @@
-"""TLS towards the API server: which certificates we believe, and which one we show."""
+"""TLS contexts for connections to the API server."""
 
 from __future__ import annotations
 
@@ -11,79 +11,39 @@ from drakit.wire.kube.errors import ConfigError, CredentialError
 
 
 @dataclass(frozen=True, slots=True)
-class AuthorityFile:
-    """Believe only the authorities in a PEM file, which somebody may replace."""
+class Trust:
+    """Trusted certificate authorities: a PEM file, PEM data, or by default those of the system."""
 
-    path: str
+    file: str = ""
+    data: str = ""
+    insecure: bool = False
+    """Accept any certificate (``insecure-skip-tls-verify``)."""
 
     def install(self, context: ssl.SSLContext) -> None:
-        """Load the authorities as they are now."""
+        """Load the authorities; raises :class:`ConfigError`."""
+        what = f"certificate authority {self.file}" if self.file else "certificate-authority-data"
         try:
-            context.load_verify_locations(cafile=self.path)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f"certificate authority {self.path}: {error}") from error
+            if self.insecure:
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+            elif self.file or self.data:
+                context.load_verify_locations(cafile=self.file or None, cadata=self.data or None)
+            else:
+                context.load_default_certs()
+        except (OSError, ValueError) as error:  # an SSLError is an OSError
+            raise ConfigError(f"{what}: {error}") from error
 
     def version(self) -> object:
-        """Changes when the file does."""
+        """A value that changes when the file does."""
         try:
-            status = os.stat(self.path)
+            status = os.stat(self.file) if self.file else None
         except OSError:
             return None
-        return status.st_ino, status.st_mtime_ns
-
-
-@dataclass(frozen=True, slots=True)
-class AuthorityData:
-    """Believe only the authorities in this PEM text."""
-
-    pem: str
-
-    def install(self, context: ssl.SSLContext) -> None:
-        """Load the authorities."""
-        try:
-            context.load_verify_locations(cadata=self.pem)
-        except (ValueError, ssl.SSLError) as error:
-            raise ConfigError(
-                f"certificate-authority-data is no PEM certificate: {error}"
-            ) from error
-
-    def version(self) -> object:
-        """Never changes."""
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class SystemTrust:
-    """Believe the authorities of this system: what a kubeconfig without authority means."""
-
-    def install(self, context: ssl.SSLContext) -> None:
-        """Load the system's authorities."""
-        context.load_default_certs()
-
-    def version(self) -> object:
-        """Never looked at again."""
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class NoTrust:
-    """Believe anybody, because the kubeconfig says ``insecure-skip-tls-verify``."""
-
-    def install(self, context: ssl.SSLContext) -> None:
-        """Switch verification off."""
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-
-    def version(self) -> object:
-        """Never changes."""
-        return None
-
-
-Trust = AuthorityFile | AuthorityData | SystemTrust | NoTrust
+        return (status.st_ino, status.st_mtime_ns) if status else None
 
 
 class TlsContexts:
-    """Makes the context for a connection, and keeps it until authority or certificate change."""
+    """The TLS context, until authority or certificate change."""
 
     def __init__(self, trust: Trust) -> None:
         self._trust = trust
@@ -91,7 +51,7 @@ class TlsContexts:
         self._context: ssl.SSLContext | None = None
 
     def context(self, certificate: Certificate | None) -> ssl.SSLContext:
-        """A verifying client context that shows *certificate*, if any."""
+        """A client context with *certificate*, if any."""
         key = (self._trust.version(), certificate)
         if self._context is None or key != self._key:
             self._context, self._key = make_context(self._trust, certificate), key
@@ -99,10 +59,10 @@ class TlsContexts:
 
 
 def make_context(trust: Trust, certificate: Certificate | None) -> ssl.SSLContext:
-    """A client context with only the named authorities in it.
+    """A client context that trusts only the given authorities.
 
-    ``ssl.create_default_context`` would load the system's whole store: a megabyte of memory, and
-    every public authority could then vouch for the cluster.
+    ``ssl.create_default_context`` would load the system's store: a megabyte of memory, and every
+    public authority could issue a certificate for the cluster.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

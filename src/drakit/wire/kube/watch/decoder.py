@@ -1,4 +1,4 @@
-"""The watch stream, sans I/O: bytes in, events out."""
+"""Decoder of watch streams (no I/O): bytes in, events out."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from drakit.wire.kube import decoding
-from drakit.wire.kube.errors import Failure, ProtocolError, api_error, failure_from_status
+from drakit.wire.kube.errors import ProtocolError, api_error, failure_from_status
 from drakit.wire.kube.resources import Object, Resource
 
 T = TypeVar("T")
 
 
 class EventKind(Enum):
-    """What happened to the object of an event."""
+    """Type of a watch event."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
@@ -27,14 +27,14 @@ class EventKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent(Generic[T]):
-    """One event; a bookmark's object carries nothing but a resource version."""
+    """A watch event; the object of a bookmark has only a resource version."""
 
     kind: EventKind
     object: Object[T]
 
 
 class LineSplitter:
-    """Cuts a byte stream into lines, however the stream was cut before."""
+    """Splits a byte stream into lines."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -42,7 +42,7 @@ class LineSplitter:
         self._size = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The lines that *data* completes; empty ones are left out.
+        """The non-empty lines that *data* completes.
 
         Raises :class:`ProtocolError` when a line exceeds the limit.
         """
@@ -65,23 +65,19 @@ class LineSplitter:
 
 
 def parse_event(line: bytes, resource: Resource[T], target: str) -> WatchEvent[T]:
-    """Read one line of a watch.
+    """Decode one line of a watch.
 
-    An ``ERROR`` event is raised as the error its ``Status`` stands for (``GoneError`` for 410); anything
-    that is no event raises :class:`ProtocolError`.
+    An ``ERROR`` event is raised as the error of its ``Status`` (``GoneError`` for 410); an invalid event
+    raises :class:`ProtocolError`.
     """
     try:
         document: Any = decoding.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"watch of {target}: an event is no JSON: {error}") from error
-    kind, body = (
-        (document.get("type"), document.get("object"))
-        if isinstance(document, dict)
-        else (None, None)
-    )
+        raise ProtocolError(f"watch of {target}: an event is not valid JSON: {error}") from error
+    document = document if isinstance(document, dict) else {}
+    kind, body = document.get("type"), document.get("object")
     if kind == "ERROR":
-        failure: Failure = failure_from_status(body, verb="watch", target=target, code=200)
-        raise api_error(failure)
+        raise api_error(failure_from_status(body, verb="watch", target=target, code=200))
     if not (isinstance(body, dict) and isinstance(kind, str) and kind in EventKind.__members__):
         raise ProtocolError(
             f"watch of {target}: neither ADDED, MODIFIED, DELETED, BOOKMARK nor ERROR"

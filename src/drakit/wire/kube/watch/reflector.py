@@ -1,15 +1,15 @@
-"""Keeps a :class:`~drakit.wire.kube.watch.store.Store` equal to what the server has, for ever."""
+"""Reflector: lists and watches continuously to keep a :class:`Store` current."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Generic, TypeVar
 
+from drakit.core.log import get_logger
 from drakit.wire.kube.backoff import Backoff
 from drakit.wire.kube.client import EVERYTHING, WATCH_SECONDS, Client, Selection
 from drakit.wire.kube.errors import (
@@ -26,19 +26,18 @@ from drakit.wire.kube.watch.store import Listener, Store
 
 T = TypeVar("T")
 _SHORT_WATCH: Final = 1.0
-"""A watch that ends in less time than this and told nothing counts as a failure."""
+"""A watch that ends earlier without an event counts as a failure."""
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Reflector(Generic[T]):
-    """List, then watch, then watch on from where the last one ended; list again on 410.
+    """Lists, then watches from there on; lists again on 410.
 
-    ``store`` is complete once ``synced`` is set, and stays as last known while the server is away.
-    *wanted* keeps only such objects, for what no selector of the server can say: one that is not
-    wanted any more goes away like one that was deleted. An object that does not decode is not
-    wanted: it is logged once, *undecodable* is called, and the others are kept as if it were not
-    there.
+    ``store`` is complete once ``synced`` is set, and keeps the last known state while the server is
+    unreachable. *wanted* filters objects where no selector can; an object that no longer matches is
+    removed like a deleted one. An object that cannot be decoded is skipped: it is logged once and
+    *undecodable* is called.
     """
 
     def __init__(
@@ -63,16 +62,16 @@ class Reflector(Generic[T]):
         self._failing = False
         self._undecodable = undecodable
         self._skipped: set[str] = set()
-        """UIDs of the objects that were logged as not decodable."""
+        """UIDs of undecodable objects that were logged."""
         self.store: Store[T] = Store(listener)
         self.synced = asyncio.Event()
         self.last_error: KubeError | None = None
-        """What keeps us from knowing the present state; ``None`` while all is well."""
+        """Why the store may be stale; ``None`` while it is current."""
         self.lists = 0
         self.watches = 0
 
     async def run(self) -> None:
-        """Reflect until cancelled. Server and network errors never end it."""
+        """Run until cancelled; server and network errors are retried."""
         while True:
             try:
                 if not self._version:
@@ -88,7 +87,7 @@ class Reflector(Generic[T]):
             await asyncio.sleep(self._backoff.next(asked))
 
     async def refresh(self) -> None:
-        """List now and take the result over; a watch under way goes on from where it is."""
+        """List now and update the store; a running watch continues."""
         began = self.store.begin()
         listing = await self._client.list(self._resource, self._selection)
         self.lists += 1
@@ -103,10 +102,10 @@ class Reflector(Generic[T]):
         self.synced.set()
 
     async def _watch(self) -> bool:
-        """Follow one watch to its end; true when it was of use."""
+        """Process one watch until it ends; returns whether it was useful."""
         loop = asyncio.get_running_loop()
         began, events = loop.time(), 0
-        # Not all nodes of a cluster should come back in the same second.
+        # The nodes of a cluster should not reconnect at the same time.
         seconds = self._watch_seconds + int(self._watch_seconds * random.random())  # noqa: S311
         self.watches += 1
         stream = self._client.watch(
@@ -124,13 +123,13 @@ class Reflector(Generic[T]):
                 self.store.observe(self._seen(event))
                 self._version = event.object.resource_version or self._version
         if not events:
-            # The server sends a bookmark every minute. A watch that told nothing at all may be one
-            # from the future, as after a restore of etcd: the server is silent until it gets there.
+            # The server sends a bookmark every minute. Without any event the resource version may be
+            # from the future, as after a restore of etcd: the server is silent until it reaches it.
             self._version = ""
         return events > 0 or loop.time() - began >= _SHORT_WATCH
 
     def _seen(self, event: WatchEvent[T]) -> WatchEvent[T]:
-        """The event as the store shall take it."""
+        """The event for the store; an object that is not wanted becomes a deletion."""
         if event.kind is EventKind.DELETED:
             self._skipped.discard(event.object.uid)
         present = event.kind in (EventKind.ADDED, EventKind.MODIFIED)
@@ -139,7 +138,7 @@ class Reflector(Generic[T]):
         return event
 
     def _keeps(self, item: Object[T]) -> bool:
-        """Whether the store shall have *item*."""
+        """Whether *item* belongs into the store."""
         if self._wanted is None:
             return True
         try:
@@ -148,27 +147,25 @@ class Reflector(Generic[T]):
             self._undecodable()
             if item.uid not in self._skipped:
                 self._skipped.add(item.uid)
-                log.warning(
-                    "%s: skipping an object that does not decode: %s", self._resource, error
-                )
+                log.warning("skipped undecodable object", resource=self._resource, error=error)
             return False
 
     def _failed(self, error: KubeError) -> None:
-        # Whatever the server itself objects to may be our version: too old (410), or
-        # none it knows. Only "not now" and "not you" leave it as good as it was.
+        # The server may reject our resource version (410, or unknown), so list again; only 429,
+        # 503 and 401 say nothing about it.
         if isinstance(error, ApiError) and not isinstance(
             error, ServerBusyError | UnauthorizedError
         ):
             self._version = ""
         self.last_error = error
         if isinstance(error, GoneError):
-            log.info("%s: listing again: %s", self._resource, error)
+            log.info("watch expired, listing again", resource=self._resource, error=error)
         elif not self._failing:
             self._failing = True
-            log.warning("%s: cannot follow, will keep trying: %s", self._resource, error)
+            log.warning("cannot watch, retrying", resource=self._resource, error=error)
 
     def _succeeded(self) -> None:
         self.last_error = None
         if self._failing:
             self._failing = False
-            log.info("%s: following again", self._resource)
+            log.info("watching again", resource=self._resource)

@@ -1,4 +1,4 @@
-"""Read several kinds of objects at once, for programs that have no event loop of their own."""
+"""Lists of several resources at once, for programs without an event loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from drakit.wire.kube.resources import Object, Resource
 
 @dataclass(frozen=True, slots=True)
 class ListResult:
-    """The objects of one kind, or why there are none to show."""
+    """The objects of one resource, or the error."""
 
     objects: tuple[Object[Any], ...] = ()
     error: KubeError | None = None
@@ -26,10 +26,10 @@ def read_all(
     *resources: Resource[Any],
     namespace: str | None = None,
 ) -> Mapping[str, ListResult]:
-    """List every one of *resources*, in parallel; the result is keyed by their plural names.
+    """List *resources* concurrently; the results are keyed by plural name.
 
-    A kind that cannot be read (not served, forbidden) has its error in its place, the others are
-    there all the same. ClusterAccess-wide kinds ignore *namespace*. Not to be called inside an event loop.
+    A resource that cannot be read (not served, forbidden) has an error instead. Cluster-scoped
+    resources ignore *namespace*. Must not be called inside an event loop.
     """
     return asyncio.run(_read_all(cluster, resources, namespace))
 

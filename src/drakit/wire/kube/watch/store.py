@@ -1,9 +1,8 @@
-"""What we know of the server's objects: what the watch told, and what our own writes told first.
+"""Local copy of the server's objects, from watch events and from the responses to own writes.
 
-The answer to a write is news that the watch brings only later. A store that knew nothing of own
-writes would have its user write again; one that forgot them after some time would err in both
-directions. Here every own write is kept, by UID and resource version, until the watch (or a list
-begun after the write) has caught up with it.
+The watch shows an own write only some time after its response. Without the response, the caller would
+write again. Every own write is therefore kept, by UID and resource version, until the watch, or a list
+begun after the write, includes it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[T]):
-    """An object appeared (no ``before``), changed, or went away (no ``after``)."""
+    """An object was added (no ``before``), changed, or removed (no ``after``)."""
 
     before: Object[T] | None
     after: Object[T] | None
@@ -29,10 +28,10 @@ class Change(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class _Own:
-    """An own write the watch has not caught up with."""
+    """An own write that the watch does not include yet."""
 
     version: str
-    """As the server answered; empty for a deletion, whose version it does not tell."""
+    """From the response; empty for a deletion, whose version is unknown."""
     moment: int
 
 
@@ -40,7 +39,7 @@ Listener = Callable[[Change[T]], None]
 
 
 class Store(Generic[T]):
-    """Objects by namespace and name. Changes made by others are told to ``listener``."""
+    """Objects by namespace and name; ``listener`` is called for changes by other clients."""
 
     def __init__(self, listener: Listener[T] | None = None) -> None:
         self._objects: dict[Key, Object[T]] = {}
@@ -64,50 +63,41 @@ class Store(Generic[T]):
         """The object of that name."""
         return self._objects.get((namespace, name))
 
-    @property
-    def unconfirmed(self) -> int:
-        """How many own writes the watch has not shown yet."""
-        return len(self._own)
-
     # -- own writes -----------------------------------------------------------------------------
 
     def wrote(self, answer: Object[T]) -> None:
-        """Take over the server's answer to an own create or update. Tells nobody."""
+        """Store the response to an own create or update. Does not notify the listener."""
         if _reached(answer.resource_version, self._seen):
-            return  # the watch was quicker, and has perhaps seen the object go away again
+            return  # the watch was faster, and the object may be deleted again
         self._moment += 1
         self._objects[answer.key] = answer
         self._own[answer.uid] = _Own(answer.resource_version, self._moment)
 
     def deleted(self, gone: Object[T]) -> None:
-        """Forget an object after its own deletion, or after finding it gone. Tells nobody."""
+        """Remove an object that was deleted or not found. Does not notify the listener."""
         known = self._objects.get(gone.key)
         if known is not None and known.uid == gone.uid:
             del self._objects[gone.key]
             self._moment += 1
             self._own[gone.uid] = _Own("", self._moment)
 
-    # -- what the server tells ------------------------------------------------------------------
+    # -- the server's state --------------------------------------------------------------------
 
     def begin(self) -> int:
-        """A mark to take before a list is asked for, and to give to the method that takes it over."""
+        """A mark to get before a list request, for :meth:`merge` and :meth:`replace`."""
         self._moment += 1
         return self._moment
 
     def merge(self, items: Iterable[Object[T]], version: str, began: int) -> None:
-        """Take over a complete list, made beside a watch that goes on.
-
-        The watch may have told more by now than the list knows: then there is nothing to learn.
-        """
+        """Like :meth:`replace`, unless a concurrent watch has seen newer changes."""
         if not _reached(version, self._seen):
             self.replace(items, version, began)
 
     def replace(self, items: Iterable[Object[T]], version: str, began: int) -> None:
-        """Take over a complete list that was asked for at *began* and is as of *version*.
+        """Replace all objects by a complete list, requested at *began*, as of *version*.
 
-        It is believed even when its version is lower than what was seen: after a restore of etcd
-        it is. Own writes the list cannot contain yet stay. A list asked for before another one that
-        was taken over already is ignored.
+        Its version may be lower than the latest seen, as after a restore of etcd. Own writes that the
+        list cannot contain are kept. A list older than the last one is ignored.
         """
         if began < self._listed:
             return
@@ -130,12 +120,12 @@ class Store(Generic[T]):
                 self._put(item)
 
     def observe(self, event: WatchEvent[T]) -> None:
-        """Take over one event of the watch."""
+        """Apply a watch event."""
         item = event.object
         if not _reached(item.resource_version, self._seen):
             self._seen = item.resource_version
         if event.kind is EventKind.DELETED:
-            self._own.pop(item.uid, None)  # also if a list was quicker: no UID ever comes back
+            self._own.pop(item.uid, None)  # UIDs are never reused
         if event.kind is EventKind.BOOKMARK or self._outdated(item):
             return
         if event.kind is EventKind.DELETED:
@@ -146,12 +136,12 @@ class Store(Generic[T]):
         own = self._own.get(item.uid)
         if own is not None:
             if not own.version or not _reached(own.version, item.resource_version):
-                return  # an echo from before our write
+                return  # from before our write
             del self._own[item.uid]
         self._put(item)
 
     def _outdated(self, item: Object[T]) -> bool:
-        """Whether an event tells of a time before the last list."""
+        """Whether an event is older than the last list."""
         return _reached(item.resource_version, self._floor)
 
     def _put(self, item: Object[T]) -> None:
@@ -162,21 +152,21 @@ class Store(Generic[T]):
         if known is not None and known.resource_version == item.resource_version:
             return
         self._objects[item.key] = item
-        self._tell(Change(known, item))
+        self._notify(Change(known, item))
 
     def _remove(self, key: Key) -> None:
-        self._tell(Change(self._objects.pop(key), None))
+        self._notify(Change(self._objects.pop(key), None))
 
-    def _tell(self, change: Change[T]) -> None:
+    def _notify(self, change: Change[T]) -> None:
         if self._listener is not None:
             self._listener(change)
 
 
 def _reached(version: str, by: str) -> bool:
-    """Whether the state *by* includes the write that made *version*.
+    """Whether the state *by* includes *version*.
 
-    Resource versions are etcd revisions: ordered numbers (promised since Kubernetes 1.35, true
-    before). Should a server use something else only equality is believed.
+    Resource versions are ordered numbers (guaranteed since Kubernetes 1.35, true before). For anything
+    else only equality counts.
     """
     if version.isdecimal() and by.isdecimal():
         return int(version) <= int(by)

@@ -10,21 +10,20 @@ import pytest
 
 from drakit.kit.config.options import HostOptions
 from drakit.kit.driver import Driver, PreparedClaim, PreparedClaims, RejectedError
-from drakit.kit.reconciler import PodView, Reconcilers
-from drakit.kit.reconciling import ReconcilerRunner
-from drakit.kit.tasks import PERSISTS, Work
+from drakit.kit.reconciler import PodView, Reconciler, ReconcilerGroup, ReconcilerRunner
+from drakit.kit.tasks import PERSISTS, TaskRunner
 from drakit.kit.telemetry.metrics import Gauge
 from drakit.testing.kubelet import PrepareError
 from drakit.testing.node import SimulatedNode
 from tests.kit.test_host import Pairs, eventually, pair
 
 
-class Diary:
+class Diary(Reconciler):
     """A reconciler that writes down what it was asked, and can be told to fail."""
 
     def __init__(self) -> None:
         self.provided: list[tuple[str, int]] = []
-        self.promised: list[tuple[str, int]] = []
+        self.reserved: list[tuple[str, int]] = []
         self.settled: list[tuple[dict[str, list[str]], int]] = []
         self.reject = False
         self.broken = False
@@ -33,7 +32,7 @@ class Diary:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def provide(
+    async def provision(
         self, driver: Driver, entry: PreparedClaim, prepared_claims: PreparedClaims
     ) -> None:
         if self.reject:
@@ -41,15 +40,15 @@ class Diary:
         assert entry.uid not in prepared_claims.entries
         self.provided.append((entry.name, len(prepared_claims)))
 
-    async def promise(
+    async def reserve(
         self, driver: Driver, entry: PreparedClaim, prepared_claims: PreparedClaims
     ) -> None:
         if self.reject:
             raise RejectedError("the pool has no pages left; free some", reason="pages")
         assert entry.uid not in prepared_claims.entries
-        self.promised.append((entry.name, len(prepared_claims)))
+        self.reserved.append((entry.name, len(prepared_claims)))
 
-    async def settle(
+    async def reconcile(
         self, driver: Driver, pods: Sequence[PodView], prepared_claims: PreparedClaims
     ) -> None:
         self.at_work += 1
@@ -60,7 +59,7 @@ class Diary:
             raise OSError("no such cgroup")
         if self.defect is not None:
             raise self.defect
-        seen = {p.name: [u.entry.name for c in p.containers for u in c.uses] for p in pods}
+        seen = {p.name: [u.claim.name for c in p.containers for u in c.uses] for p in pods}
         self.settled.append((seen, len(prepared_claims)))
 
     async def restore(self) -> None:
@@ -70,18 +69,28 @@ class Diary:
         yield Gauge("diary_entries", "Looks so far.", len(self.settled))
 
 
+class EmptyNode:
+    """A node without pods and claims."""
+
+    driver = Pairs()
+    prepared_claims = PreparedClaims()
+
+    def pods(self) -> Sequence[PodView]:
+        return []
+
+
 def reconciler_runner(diary: Diary) -> ReconcilerRunner:
-    return ReconcilerRunner(diary, Pairs, list, PreparedClaims)
+    return ReconcilerRunner(diary, EmptyNode())
 
 
 async def test_many_changes_share_one_look() -> None:
     diary = Diary()
     diary.gate.clear()
     work = reconciler_runner(diary)
-    first = asyncio.create_task(work.now())
+    first = asyncio.create_task(work.reconcile())
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    others = [asyncio.create_task(work.now()) for _ in range(50)]
+    others = [asyncio.create_task(work.reconcile()) for _ in range(50)]
     await asyncio.sleep(0)
     diary.gate.set()
     await asyncio.gather(first, *others)
@@ -91,14 +100,14 @@ async def test_many_changes_share_one_look() -> None:
 async def test_an_event_does_not_wait_for_ever_and_the_work_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("drakit.kit.reconciling._EVENT_SECONDS", 0.01)
+    monkeypatch.setattr("drakit.kit.reconciler._EVENT_SECONDS", 0.01)
     diary = Diary()
     diary.gate.clear()
     work = reconciler_runner(diary)
-    await work.before_answering()
+    await work.reconcile_in_event()
     assert diary.settled == []
     diary.gate.set()
-    await work.now()
+    await work.reconcile()
     assert diary.settled != []
 
 
@@ -106,10 +115,10 @@ async def test_a_failing_reconciler_ends_nothing_and_is_asked_again() -> None:
     diary = Diary()
     diary.broken = True
     work = reconciler_runner(diary)
-    await work.now()
+    await work.reconcile()
     assert work.problem == "no such cgroup"
     diary.broken = False
-    await work.now()
+    await work.reconcile()
     assert work.problem is None
 
 
@@ -120,14 +129,14 @@ DEFECTS = [ValueError("bad value"), RuntimeError("bad state"), KeyError("bad key
 async def test_a_defect_of_a_reconciler_fails_no_event_and_is_reported(defect: Exception) -> None:
     diary = Diary()
     diary.defect = defect
-    work = Work()
-    looks = ReconcilerRunner(diary, Pairs, list, PreparedClaims, work)
+    work = TaskRunner()
+    looks = ReconcilerRunner(diary, EmptyNode(), work)
     for _ in range(PERSISTS):
-        await looks.before_answering()
+        await looks.reconcile_in_event()
     assert looks.problem == str(defect)
     assert str(defect) in (work.problem or "")
     diary.defect = None
-    await looks.now()
+    await looks.reconcile()
     assert looks.problem is None
     assert work.problem is None
 
@@ -147,10 +156,10 @@ async def test_a_defect_of_a_reconciler_does_not_end_the_host(defect: Exception)
                     running = await node.run_pod(f"p{number}", {"main": [f"c{number}"]})
                     assert running.containers["main"].cpus == f"{2 * number}-{2 * number + 1}"
                 await eventually(lambda: host.conditions()["tasks"] is not None, "not ready")
-                assert b'task_failures_total{task="steward"}' in host.metrics.exposition()
+                assert b'task_failures_total{task="reconciler"}' in host.metrics.exposition()
                 assert not task.done()
                 diary.defect = None
-                await host.reconciler_runner.now()
+                await host.reconciler_runner.reconcile()
                 assert host.conditions()["tasks"] is None
             finally:
                 host.stop()
@@ -187,9 +196,9 @@ async def test_the_host_tells_its_reconciler_of_claims_pods_and_their_end() -> N
 async def test_one_reconciler_that_fails_does_not_keep_the_next_from_work() -> None:
     first, second, third = Diary(), Diary(), Diary()
     first.broken = third.broken = True
-    both = Reconcilers(first, second, third)
+    both = ReconcilerGroup(first, second, third)
     with pytest.raises(OSError, match="no such cgroup; no such cgroup"):
-        await both.settle(Pairs(), [], PreparedClaims())
+        await both.reconcile(Pairs(), [], PreparedClaims())
     assert second.settled == [({}, 0)]
     assert len(list(both.gauges())) == 3
 
@@ -198,7 +207,7 @@ async def test_a_defect_of_one_reconciler_does_not_keep_the_next_from_work() -> 
     first, second, third = Diary(), Diary(), Diary()
     first.defect, third.broken = KeyError("pool"), True
     with pytest.raises(ExceptionGroup, match="no such cgroup; 'pool'"):
-        await Reconcilers(first, second, third).settle(Pairs(), [], PreparedClaims())
+        await ReconcilerGroup(first, second, third).reconcile(Pairs(), [], PreparedClaims())
     assert second.settled == [({}, 0)]
 
 
@@ -206,7 +215,7 @@ async def test_the_first_rejection_of_several_reconcilers_counts() -> None:
     first, second = Diary(), Diary()
     first.reject = True
     with pytest.raises(RejectedError, match="no pages left"):
-        await Reconcilers(first, second).provide(
+        await ReconcilerGroup(first, second).provision(
             Pairs(), PreparedClaim("u", "ns", "c", ()), PreparedClaims()
         )
     assert second.provided == []
