@@ -1,1 +1,1 @@
-"""Benchmarks: they print, and assert nothing about time."""
+"""Benchmarks, which print results and do not assert times."""

@@ -1,4 +1,4 @@
-"""``make bench``: everything, one after the other; a name selects one: ``python -m benchmarks choose``."""
+"""``make bench``: run all benchmarks in turn, or the named ones: ``python -m benchmarks choose``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def main() -> int:
     wanted = sys.argv[1:] or there
     for name in wanted:
         if name not in there:
-            print(f"there is no benchmark {name!r}; there are {', '.join(there)}", file=sys.stderr)
+            print(f"unknown benchmark {name!r}; choose from {', '.join(there)}", file=sys.stderr)
             return 2
         print(f"\n== {name}", flush=True)
         sys.argv[1:] = []

@@ -1,8 +1,8 @@
-"""How long the choice of CPUs takes: random assign/release steps on a large machine.
+"""Benchmark of the choice of CPUs: random assign and release steps on a large machine.
 
 The machine: 256 CPUs, 8 NUMA nodes, 16 last-level caches, SMT-2. Each step either assigns 1 to 16 CPUs
-to a new claim or releases a random claim; a claim that does not fit makes room by releasing. The
-machine is kept between half and completely full, where fragmentation makes choosing hard.
+to a new claim or releases a random claim; if a claim does not fit, others are released. The
+machine is kept between half and completely full, where fragmentation makes the choice hard.
 
 For comparison: the kubelet's allocator (Go) takes 1.79 ms a step over the whole machine and 0.33 ms
 inside one node, on a machine of this shape.
@@ -25,7 +25,7 @@ KUBELET_MS = {"whole machine": 1.79, "one node": 0.33}
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One measured walk."""
+    """One measured sequence."""
 
     where: str
     steps: int
@@ -60,7 +60,7 @@ def walk(
 
 
 def measure(*, steps: int = STEPS) -> list[Result]:
-    """Both walks, each the best of three, so that a busy machine distorts less."""
+    """Both sequences, each the best of three, to reduce the influence of other load."""
     machine = build(sockets=2, nodes=4, llcs=2, cores=8, threads=2)
     topology = Topology(machine)
     return [
@@ -73,7 +73,7 @@ def measure(*, steps: int = STEPS) -> list[Result]:
 
 
 def main() -> None:
-    """Print both walks beside the kubelet's figures."""
+    """Print both results next to those of the kubelet."""
     for result in measure():
         kubelet = KUBELET_MS[result.where]
         print(

@@ -1,9 +1,9 @@
-"""How long it takes to read a machine from files, and whether the cost grows linearly.
+"""Benchmark of machine discovery, and of its linear cost.
 
-The machines: 2 sockets, 2 NUMA nodes each, 4 last-level caches per node, SMT-2, written as the files a
-current kernel shows. Times are the best of several runs; the ratio compares both sizes in one process,
-so a busy machine changes it little. A plain read of one small file is measured beside them, as what
-the file system itself costs: discovery reads about nine files per CPU.
+The machines: 2 sockets, 2 NUMA nodes each, 4 last-level caches per node, SMT-2, written as the files of a
+current kernel. Times are the best of several runs; the ratio compares both sizes in one process,
+so other load has little influence. A plain read of one small file is measured for comparison with
+the cost of the file system: discovery reads about nine files per CPU.
 """
 
 from __future__ import annotations

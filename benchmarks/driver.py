@@ -1,15 +1,15 @@
-"""Measure a DRA driver from outside, against the shipped doubles; any driver, given as a command line.
+"""Benchmark of a DRA driver with the fakes; any driver, given as a command line.
 
     python -m benchmarks.driver                                   # dra-driver-cpu of this tree
     python -m benchmarks.driver -- my-driver --kubeconfig {kubeconfig} --kubelet-root-dir {kubelet_root} …
 
-In a command, these are filled in: {kubeconfig} {kubelet_root} {nri_socket} {cdi_dir} {cgroup_root} {node}
+Placeholders in a command: {kubeconfig} {kubelet_root} {nri_socket} {cdi_dir} {cgroup_root} {node}
 {sysfs_root}. Several commands, separated by ``---``, are measured alternately in one run, so that their
-ratios mean something on a noisy machine.
+ratios are meaningful on a noisy machine.
 
-What is measured: exec → registered with the kubelet → slices written; memory at rest (resident,
-proportional, anonymous); CPU at rest; prepare with one claim and with fifty at once; the answer to
-container creation with 500 containers on the node.
+Measured: exec → registered with the kubelet → slices written; idle memory (resident, proportional,
+anonymous); idle CPU; prepare with one claim and with fifty at once; the response to container
+creation with 500 containers on the node.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ REST_SECONDS = 5.0
 
 @dataclass
 class Readings:
-    """What one run showed; times in milliseconds, memory in megabytes."""
+    """Results of one run; times in milliseconds, memory in megabytes."""
 
     values: dict[str, float] = field(default_factory=dict)
 
@@ -75,7 +75,7 @@ def percentile(samples: list[float], share: float) -> float:
 
 
 async def measure(command: list[str], scratch: str) -> Readings:
-    """Start the driver on a fresh simulated node and measure it."""
+    """Start the driver on a new simulated node and measure it."""
     readings = Readings()
     root = os.path.join(scratch, "m")
     write_tree(build(sockets=2, nodes=2, llcs=2, cores=16, threads=2), root)
@@ -124,7 +124,7 @@ async def at_rest(pid: int, readings: Readings, when: str) -> None:
 
 
 def free_devices(node: SimulatedNode, name: str) -> list[DeviceRequestAllocationResult]:
-    """One result per claim that can be allocated: devices, or single units of shared ones."""
+    """One allocation result per possible claim: devices, or single units of shared devices."""
     results = []
     for document in node.api.objects("resourceslices", fields=f"spec.driver={name}"):
         spec = from_builtins(document, ResourceSlice).spec
@@ -194,7 +194,7 @@ async def creations(node: SimulatedNode, readings: Readings) -> None:
 
 
 def commands(arguments: list[str]) -> list[list[str]]:
-    """Split the command lines at ``---``; ours when there are none."""
+    """Split the command lines at ``---``; dra-driver-cpu by default."""
     words = arguments[1:] if arguments[:1] == ["--"] else arguments
     found: list[list[str]] = [[]]
     for word in words:

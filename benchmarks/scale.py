@@ -1,10 +1,10 @@
-"""One node at its limits: runtime events and prepare with thousands of containers and claims.
+"""Benchmark of one node at its limits: thousands of containers and claims.
 
     python -m benchmarks.scale
     PYTHONPATH=/path/to/other/src python -m benchmarks.scale     # the same for another version
 
-Every figure is a median and a maximum of several runs in one process. A loop of fixed work is timed
-alongside ("calibration"), so that figures of two runs can be compared on a machine whose speed changes.
+Every figure is a median and a maximum of several runs in one process. A loop with a fixed amount of
+work is also timed ("calibration"), to compare two runs on a machine whose speed changes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def calibration() -> float:
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Milliseconds that *work* takes."""
+    """Milliseconds of *work*."""
     begin = time.perf_counter()
     work()
     return (time.perf_counter() - begin) * 1e3
@@ -74,7 +74,7 @@ def claim_uid(number: int) -> str:
 def node(
     driver: Driver, count: int, claims: int, *, cdi: bool
 ) -> tuple[Enforcer, list[PodSandbox], list[NriContainer], list[PreparedClaims]]:
-    """An enforcer, what its runtime has, and a box with the prepared claims that it sees."""
+    """An enforcer, the containers of its runtime, and its prepared claims."""
     entries, pods, containers = [], [], []
     for number in range(count):
         uid, env, devices = f"uid-{number}", (), ()
@@ -182,7 +182,7 @@ class ReadyNode:
 
 
 async def prepares(driver: Driver) -> None:
-    """The cost of prepare, on a file system in memory: what a sync costs there is nothing."""
+    """The cost of prepare on a file system in memory, where a sync is free."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         checkpoint = Checkpoint(f"{directory}/claims", boot="b")
         checkpoint.load()
@@ -204,7 +204,7 @@ async def prepares(driver: Driver) -> None:
 
 
 async def pushes(count: int, delay: float) -> None:
-    """A claimed pod on CPUs that *count* containers are just about to get, on a slow runtime."""
+    """A claimed pod on CPUs that *count* containers are about to get, on a slow runtime."""
     unsolicited = ConnectedPlugins._unsolicited
 
     async def slow(self: ConnectedPlugins, payload: bytes) -> bytes:

@@ -1,14 +1,14 @@
 """Build the OCI image of the drivers without a container engine: ``make image``.
 
-The image is Debian's Python and the wheels of ``requirements.lock`` with drakit's own, nothing else:
-no shell, no package manager. Debian packages are downloaded by apt into a private cache (no root
-needed) and unpacked; Python bytecode is compiled ahead; the archive is written with fixed times and
-order, so that equal inputs give equal bytes. It is an OCI layout that ``ctr images import`` and
-``docker load`` both take (it carries docker's ``manifest.json`` as well).
+The image contains only Debian's Python, the wheels of ``requirements.lock`` and drakit: no shell, no
+package manager. Debian packages are downloaded by apt into a private cache (no root
+needed) and unpacked; Python bytecode is compiled ahead of time; the archive has fixed timestamps and
+a fixed order, so that equal inputs give equal bytes. It is an OCI layout that ``ctr images import`` and
+``docker load`` both accept (it also contains docker's ``manifest.json``).
 
     python tools/build_image.py --output build/drakit-image.tar
 
-``--rootfs`` writes the files to a directory instead: ``Containerfile`` makes an image of the same
+``--rootfs`` writes the files to a directory instead: ``Containerfile`` builds an image with the same
 content from it.
 """
 
@@ -47,7 +47,7 @@ PACKAGES = (
     f"python{PYTHON}-minimal",
     "zlib1g",
 )
-# Parts of the standard library no driver imports; each would only be weight on every node.
+# Parts of the standard library that no driver imports, removed to save space on every node.
 DROPPED = (
     "__phello__",
     "curses",
@@ -57,7 +57,7 @@ DROPPED = (
     "lib2to3",
     "multiprocessing",
     "pydoc_data",
-    "sitecustomize",  # a link to /etc, which the build machine's own would be compiled through
+    "sitecustomize",  # a link to /etc, through which the file of the build machine would be compiled
     "sqlite3",
     "test",
     "tkinter",
@@ -70,12 +70,12 @@ PLATFORMS = {"x86_64": ("amd64", "x86_64-linux-gnu"), "aarch64": ("arm64", "aarc
 SITE = "opt/drakit"
 SHELLS = {"sh", "bash", "dash", "busybox"}
 LISTS_LAST = 24 * 3600.0
-"""Seconds for which the archive's package lists are not asked for again."""
+"""Seconds for which the package lists of the archive are cached."""
 EPOCH = int(os.environ.get("SOURCE_DATE_EPOCH", "1767225600"))  # 2026-01-01
 
 
 def say(text: str) -> None:
-    """Progress, with the time since the start."""
+    """Print progress, with the time since the start."""
     print(f"[{time.monotonic() - STARTED:5.1f} s] {text}", file=sys.stderr, flush=True)
 
 
@@ -83,7 +83,7 @@ STARTED = time.monotonic()
 
 
 class CommandError(RuntimeError):
-    """A command failed; the message has what it said."""
+    """A command failed; the message has its output."""
 
 
 def run(command: list[str], **options: object) -> str:
@@ -99,7 +99,7 @@ def run(command: list[str], **options: object) -> str:
 
 
 def debian_mirror() -> str:
-    """The Debian archive that this machine's own apt uses."""
+    """The Debian archive that apt uses on this machine."""
     form = "$(SITE)|$(ORIGIN)"
     rows = [r.split("|") for r in run(["apt-get", "indextargets", "--format", form]).splitlines()]
     for site, origin in rows:
@@ -134,7 +134,7 @@ def download_packages(cache: Path, architecture: str) -> list[Path]:
     if time.time() - (read.stat().st_mtime if read.exists() else 0) < LISTS_LAST:
         try:
             return fetch(apt, cache / "downloads")
-        except CommandError as error:  # superseded since: the lists are read anew
+        except CommandError as error:  # a package was superseded: update the lists
             say(str(error))
     say(f"Debian {RELEASE}: package lists")
     try:
@@ -143,12 +143,12 @@ def download_packages(cache: Path, architecture: str) -> list[Path]:
     except CommandError as error:
         if not read.exists():
             raise
-        say(f"{error}\nthe archive is away: taking what was there at the last time")
+        say(f"{error}\nthe archive is not reachable: using the cached packages")
     return fetch(apt, cache / "downloads")
 
 
 def fetch(apt: list[str], downloads: Path) -> list[Path]:
-    """Download what is not there yet of PACKAGES, as the lists know them."""
+    """Download the missing files of PACKAGES, according to the lists."""
     downloads.mkdir(exist_ok=True)
     say(f"Debian {RELEASE}: {len(PACKAGES)} packages")
     uris = run([*apt, "download", "--print-uris", *PACKAGES]).splitlines()
@@ -160,8 +160,8 @@ def fetch(apt: list[str], downloads: Path) -> list[Path]:
 
 
 def unpack(packages: list[Path], root: Path) -> None:
-    """Unpack and keep what runs: no documentation, locales, or tools."""
-    # trixie's merged /usr: the links must be there first, or packages would make directories.
+    """Unpack the packages without documentation, locales and tools."""
+    # trixie's merged /usr: the links must exist first, or packages would create directories.
     for name in ("bin", "sbin", "lib", "lib64"):
         (root / "usr" / name).mkdir(parents=True, exist_ok=True)
         (root / name).symlink_to(f"usr/{name}")
@@ -202,7 +202,7 @@ def unpack(packages: list[Path], root: Path) -> None:
 
 
 def install_wheels(root: Path, machine: str, wheel: Path) -> None:
-    """Put the locked dependencies and drakit's wheel where the image's Python looks."""
+    """Install the locked dependencies and drakit's wheel for the Python of the image."""
     site = root / SITE
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     target = [
@@ -237,14 +237,14 @@ def install_wheels(root: Path, machine: str, wheel: Path) -> None:
 
 
 def forget_programs(site: Path) -> None:
-    """Take pip's own programs, which are not in the image, out of the records: they name this Python."""
+    """Remove pip's programs, which are not in the image, from the records: they name this Python."""
     for record in sorted(site.glob("*.dist-info/RECORD")):
         rows = record.read_text().splitlines(keepends=True)
         record.write_text("".join(row for row in rows if not row.startswith("../../bin/")))
 
 
 def build_wheel(directory: Path) -> Path:
-    """Build drakit's own wheel from this tree."""
+    """Build drakit's wheel from this tree."""
     say("drakit's wheel")
     run(
         [
@@ -281,13 +281,13 @@ def add_programs(root: Path) -> None:
 
 
 def compile_bytecode(root: Path, triplet: str) -> None:
-    """Compile everything with the image's own Python, unchecked: nobody edits files in an image."""
+    """Compile everything with the image's Python, unchecked: files in an image do not change."""
     say("bytecode")
     libraries = f"{root}/usr/lib/{triplet}"
     loader = next(Path(libraries).glob("ld-linux-*.so*"))
     python = [str(loader), "--library-path", libraries, f"{root}/usr/bin/python{PYTHON}", "-s"]
-    # The compiler's own imports would be written with the scratch directory's path, and the order of
-    # sets in the bytecode is that of their hashes: neither may differ from build to build.
+    # The bytecode must not depend on the build: the compiler's imports would contain the path of the
+    # scratch directory, and sets are ordered by their hashes.
     fixed = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
     environment = {"PYTHONHOME": f"{root}/usr", "PATH": os.environ["PATH"], **fixed}
     for directory, shown in (
@@ -313,7 +313,7 @@ def compile_bytecode(root: Path, triplet: str) -> None:
 
 
 def check_content(root: Path) -> None:
-    """Fail for what must not be in the image: programs that change the user, shells, device files."""
+    """Fail if the image contains forbidden files: setuid programs, shells, device files."""
     for path in sorted(root.rglob("*")):
         mode = path.lstat().st_mode
         shown = path.relative_to(root)
@@ -329,7 +329,7 @@ def check_content(root: Path) -> None:
 
 
 def layer_of(root: Path) -> bytes:
-    """The root file system as one tar: sorted, owned by root, with one time."""
+    """The root file system as one tar: sorted, owned by root, with one timestamp."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path in sorted(root.rglob("*")):
@@ -346,7 +346,7 @@ def layer_of(root: Path) -> bytes:
 
 
 def digest(data: bytes) -> str:
-    """As OCI spells it."""
+    """The architecture in OCI notation."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
@@ -426,7 +426,7 @@ def write_image(layer: bytes, architecture: str, name: str, output: Path) -> int
 
 
 def main() -> int:
-    """Build the image for this machine's architecture, or the one asked for."""
+    """Build the image for the architecture of this machine, or the requested one."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -6,7 +6,7 @@ pool (upstream calls all of its files ``api.proto``, and two of one name cannot 
 The generator is the locked grpcio-tools of ``.venv``; its output depends on nothing else.
 
     python tools/generate_protos.py            write
-    python tools/generate_protos.py --check    exit with 1 and say what differs
+    python tools/generate_protos.py --check    exit with 1 and list the differences
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STUB_HEADER = b"# mypy: ignore-errors\n"
 
 
 def generate(target: Path) -> dict[Path, bytes]:
-    """Run the generator into *target*; returns every file made, by path relative to *target*."""
+    """Run the generator; return every generated file by its path relative to *target*."""
     names = sorted(str(path.relative_to(PROTOS)) for path in PROTOS.rglob("*.proto"))
     if not names:
         raise SystemExit(f"no .proto file below {PROTOS}")
@@ -69,9 +69,9 @@ def main(arguments: list[str] | None = None) -> int:
     orphans = [path for path in present if path not in wanted]
     if options.check:
         for path in stale:
-            print(f"src/{path} is not what its .proto says: run `make proto`", file=sys.stderr)
+            print(f"src/{path} does not match its .proto: run `make proto`", file=sys.stderr)
         for path in orphans:
-            print(f"src/{path} has no .proto any more: run `make proto`", file=sys.stderr)
+            print(f"src/{path} no longer has a .proto: run `make proto`", file=sys.stderr)
         return 1 if stale or orphans else 0
     for path in stale:
         (SOURCES / path).parent.mkdir(parents=True, exist_ok=True)

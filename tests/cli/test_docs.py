@@ -13,8 +13,8 @@ from types import ModuleType
 
 import pytest
 
-from drakit.cli.topology_document import Document, topology_document
 from drakit.machine.discover import discover
+from drakit.machine.document import Document, topology_document
 from drakit.testing.sysfs_writer import write_tree
 
 DOCS = Path(__file__).parents[2] / "docs"

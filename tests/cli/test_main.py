@@ -11,7 +11,7 @@ import pytest
 
 import drakit
 from drakit.cli import COMMANDS, Command, help_text, main
-from drakit.cli.errors import Problem
+from drakit.cli.errors import CliError
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -58,7 +58,7 @@ def test_help_of_a_command_both_ways(capsys: pytest.CaptureFixture[str]) -> None
 def test_a_mistyped_command_is_recognised(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topolgy"]) == 2
     said = capsys.readouterr().err
-    assert "no command 'topolgy'" in said
+    assert "unknown command 'topolgy'" in said
     assert "did you mean `drakit topology`?" in said
 
 
@@ -95,7 +95,7 @@ def run(_options: argparse.Namespace) -> int:
 def test_problems_are_told_with_the_way_out(
     failing: list[BaseException], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    failing.append(Problem("the sky fell", "hold it up", code=7))
+    failing.append(CliError("the sky fell", "hold it up", exit_code=7))
     assert main(["fail"]) == 7
     assert capsys.readouterr().err == "drakit fail: the sky fell\n  hold it up\n"
 
@@ -131,3 +131,8 @@ def test_a_reader_that_leaves_is_no_error_message() -> None:
         os.close(write)
     assert done.stderr == b""
     assert done.returncode == 141
+
+
+def test_version_as_a_command_points_to_the_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version"]) == 2
+    assert "did you mean `drakit --version`?" in capsys.readouterr().err

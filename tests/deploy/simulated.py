@@ -1,7 +1,7 @@
-"""A manifest with one pod, run on a simulated node: scheduler, kubelet, runtime and the real driver.
+"""Simulation of a manifest with one pod: scheduler, kubelet, runtime and the real driver.
 
-The offline scheduler allocates the pod's claims from what the driver publishes, the kubelet's double has
-them prepared, and the runtime's double creates every container and applies what the driver answers.
+The offline scheduler allocates the claims of the pod from the published devices, the fake kubelet prepares
+them, and the fake runtime creates every container and applies the response of the driver.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drakit.cluster.claim_file import read_claims
-from drakit.cluster.manifests import read
+from drakit.cluster import read_claims, read_manifests
 from drakit.core.objects import DeviceRequestAllocationResult, ResourceClaim
 from drakit.core.pods import Pod
 from drakit.drivers.cpumem.classes import combined_classes, split_classes
@@ -55,7 +54,7 @@ _KUBELETS = {"memory.min": "0", "memory.low": "0", "memory.high": "max"}
 
 @dataclass(frozen=True)
 class Ran:
-    """A pod that runs: its containers, init containers included, and what pod cgroups say."""
+    """A running pod: its containers, including init containers, and the files of its cgroup."""
 
     node: SimulatedNode
     host: Host
@@ -74,7 +73,7 @@ class Ran:
 def schedule(
     driver: Driver, claims: Sequence[ResourceClaim], directory: str
 ) -> list[ClaimAllocation]:
-    """What kube-scheduler would give these claims on an empty node."""
+    """The allocation of these claims by kube-scheduler on an empty node."""
     local = LocalNode(driver, directory, (*combined_classes(), *split_classes()))
     _scheduling, answer = local.schedule(claims, PreparedClaims())
     assert answer.fits, answer.reason
@@ -110,7 +109,7 @@ async def running(path: Path, kubelet_config: str = "", **settings: Any) -> Asyn
 
 
 async def _run_pod(node: SimulatedNode, host: Host, path: Path, directory: str) -> Ran:
-    (pod,) = read([str(path)]).values("Pod")
+    (pod,) = read_manifests([str(path)]).values("Pod")
     claims = [fresh_claim(claim) for claim in read_claims(str(path)).claims]
     for allocation in schedule(host.driver, claims, directory):
         _allocate(node, pod, allocation)
@@ -143,7 +142,7 @@ async def _run_pod(node: SimulatedNode, host: Host, path: Path, directory: str) 
 
 
 def _allocate(node: SimulatedNode, pod: Pod, allocation: ClaimAllocation) -> None:
-    """Write into the API double what kube-scheduler would."""
+    """Write the allocation to the fake API server, like kube-scheduler."""
     claim = allocation.claim
     results = [
         DeviceRequestAllocationResult(
@@ -169,7 +168,7 @@ def _allocate(node: SimulatedNode, pod: Pod, allocation: ClaimAllocation) -> Non
 
 
 def _make_pod_cgroup(node: SimulatedNode, uid: str) -> str:
-    """The pod's cgroup as the kubelet makes it: no hugepages unless the spec asks for some."""
+    """Create the pod's cgroup like the kubelet: no hugepages without a classic request."""
     path = f"{_KUBEPODS}/pod{uid}"
     for place, pages in ((_KUBEPODS, str(1 << 62)), (path, "0")):
         directory = os.path.join(node.cgroup_root, place)
@@ -183,7 +182,7 @@ def _make_pod_cgroup(node: SimulatedNode, uid: str) -> str:
 
 
 def _limits(pod: Pod, container: str) -> Resources:
-    """The memory limit that the kubelet gives to the runtime."""
+    """The memory limit that the kubelet passes to the runtime."""
     (found,) = [c for c in (*pod.spec.init_containers, *pod.spec.containers) if c.name == container]
     limit = found.resources.limits.get("memory")
     return Resources(memory_limit=limit.ceil()) if limit is not None else Resources()

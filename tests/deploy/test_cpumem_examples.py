@@ -1,4 +1,4 @@
-"""Every example of dra-driver-cpumem, run: what its comment says is in the containers' cgroups."""
+"""Every example of dra-driver-cpumem, run on a simulated node and compared with its comment."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def test_containers_share_a_claim_and_the_pod_counts_it_once(ran: Ran) -> 
 
 
 @example("memory-only")
-async def test_far_memory_is_had_by_who_names_it(ran: Ran) -> None:
+async def test_only_containers_that_name_the_claim_get_remote_memory(ran: Ran) -> None:
     worker, cache = ran.containers["worker"], ran.containers["cache"]
     assert len(cpus(worker)) == 2
     assert (worker.mems, cache.mems) == ("0", "2")

@@ -1,4 +1,4 @@
-"""Every example manifest lints; every one of the CPU driver is placed and gets what its comment says.
+"""Every example manifest lints; every example of the CPU driver has the effect of its comment.
 
 Those of the CPU and memory driver are run in :mod:`test_cpumem_examples`.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from drakit.cluster.claim_file import read_claims
+from drakit.cluster import read_claims
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.driver import cpu_driver
@@ -93,11 +93,11 @@ def test_distribute_is_even(tmp_path: Path) -> None:
     assert [len(given & node) for node in MACHINE.node_cpus.values()] == [4, 4]
 
 
-def test_explicit_cpuset_is_taken_literally(tmp_path: Path) -> None:
+def test_explicit_cpuset_is_assigned_exactly(tmp_path: Path) -> None:
     assert cpus("explicit-cpuset", tmp_path) == CpuSet.parse("2-3")
 
 
-def test_two_requests_lie_on_two_nodes(tmp_path: Path) -> None:
+def test_two_requests_are_on_two_nodes(tmp_path: Path) -> None:
     (entry,) = entries("two-requests", tmp_path)
     sides = [MACHINE.nodes_of(prepared.exclusive["cpu"]) for prepared in entry.devices]
     assert {prepared.request for prepared in entry.devices} == {"left", "right"}

@@ -1,4 +1,4 @@
-"""The shipped manifests: flags that exist, rights that are used, no privilege that is not needed."""
+"""The shipped manifests: existing flags, required permissions and least privilege."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_node_name_and_pod_uid_come_from_the_downward_api(pod: dict[str, Any]) -
     assert fields == {"NODE_NAME": "spec.nodeName", "POD_UID": "metadata.uid"}
 
 
-def test_no_privilege_that_is_not_needed(pod: dict[str, Any]) -> None:
+def test_only_required_privileges_are_granted(pod: dict[str, Any]) -> None:
     security = pod["containers"][0]["securityContext"]
     assert security["privileged"] is False
     assert security["allowPrivilegeEscalation"] is False
@@ -70,7 +70,7 @@ def test_no_privilege_that_is_not_needed(pod: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("manifest", ["install.yaml", "install-cpumem.yaml"])
-def test_nobody_who_reaches_the_port_can_have_the_driver_killed(manifest: str) -> None:
+def test_clients_of_the_port_cannot_cause_a_restart(manifest: str) -> None:
     (found,) = [m for m in _manifests(manifest) if m["kind"] == "DaemonSet"]
     (driver,) = found["spec"]["template"]["spec"]["containers"]
     assert not {"livenessProbe", "startupProbe"} & driver.keys()

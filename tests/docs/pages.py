@@ -1,4 +1,4 @@
-"""The documentation as tests see it: pages, fenced blocks, tables, command lines."""
+"""Parser of the documentation: pages, fenced blocks, tables, command lines."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def rows(text: str, *heads: str) -> list[list[str]]:
 
 
 def codes(cell: str) -> list[str]:
-    """What stands in backticks."""
+    """The code spans of a text."""
     return re.findall(r"`([^`]+)`", cell)
 
 
 @dataclass(frozen=True)
 class CommandLine:
-    """A command of ours in a page, without what a shell would take away."""
+    """A command line of drakit in a page, as parsed by a shell."""
 
     page: str
     words: tuple[str, ...]

@@ -18,6 +18,7 @@ from drakit.kit.config.settings import Setting, load, settings_of
 from drakit.kit.program import _parser
 from drakit.kit.telemetry.metrics import HostMetrics
 from drakit.kit.telemetry.prometheus import Counter, Histogram
+from drakit.local.node_programs import NODE_PROGRAMS
 from drakit.testing.synthetic import build
 from drakit.testing.sysfs_writer import write_tree
 from tests.docs.pages import DOCS, REPOSITORY, blocks, codes, rows, text_of
@@ -157,7 +158,7 @@ def test_the_fields_of_a_report_are_listed(tmp_path: Path) -> None:
         bind_address="",
         state_dir=str(tmp_path),
     )
-    document = report(DriverSettings(PROGRAM, config, {}, "node"))
+    document = report(DriverSettings(NODE_PROGRAMS["cpu"], config, {}, "node"))
     table = rows(TROUBLE, "field", "content")
     assert {code for row in table for code in codes(row[0])} == set(document)
     for row in table:
@@ -170,7 +171,7 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_quoted_errors_are_the_code_s_own() -> None:
+def test_quoted_errors_are_those_of_the_code() -> None:
     """The messages quoted in the tables of events are those of the source."""
     source = words(
         "".join(
@@ -178,7 +179,7 @@ def test_quoted_errors_are_the_code_s_own() -> None:
             for path in rejecting_sources()
         )
     )
-    for said in (
+    for message in (
         "is held by",
         "its CPUs are exclusive to that pod",
         "must stay with the containers without claims (minSharedCPUs)",
@@ -195,5 +196,5 @@ def test_quoted_errors_are_the_code_s_own() -> None:
         "is not one the kubelet makes for pods",
         "cannot be set:",
     ):
-        assert said in words(TROUBLE)
-        assert said in source
+        assert message in words(TROUBLE)
+        assert message in source

@@ -1,4 +1,4 @@
-"""The pages of dra-driver-cpumem say what the code has, and their examples and numbers are real."""
+"""The pages of dra-driver-cpumem match the code, and their examples and numbers are real."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_example_file_is_a_configuration(tmp_path: Path) -> None:
 
 
 def test_every_command_of_the_program_is_listed() -> None:
-    listed = {codes(row[0])[0].split()[1] for row in rows(CONFIGURATION, "command", "what it does")}
+    listed = {codes(row[0])[0].split()[1] for row in rows(CONFIGURATION, "command", "purpose")}
     options = {option for action in _parser(PROGRAM)._actions for option in action.option_strings}
     assert listed == options - {"-h"}
 
@@ -93,7 +93,7 @@ def test_every_command_of_the_program_is_listed() -> None:
 
 
 def gauge_names() -> Iterator[str]:
-    """Gauges are made at scrape time: their names are literals, or the first of rows looped over."""
+    """Gauges are created at scrape time: their names are literals, or the first items of table rows."""
     paths = [
         *(SOURCES / "kit").rglob("*.py"),
         SOURCES / "drivers/cpu/gauges.py",
@@ -151,7 +151,7 @@ RESERVED = {"reserved_cpus": "0,16", "reserved_memory": "0:memory=1Gi;1:memory=1
 
 
 def shown(text: str, command: str) -> str:
-    """What a page shows under the one console line that begins with *command*."""
+    """The output of a page below the console line that starts with *command*."""
     (found,) = [
         part.partition("\n")[2].strip("\n")
         for block in blocks(text, "console")
@@ -209,7 +209,7 @@ def test_every_step_of_the_guide_has_a_check() -> None:
     assert all("**Check**" in step for step in steps)
 
 
-def test_lint_tells_a_misspelt_key_as_the_guide_shows(
+def test_lint_reports_a_misspelled_key_as_the_guide_shows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest = text_of("deploy/examples/cpumem-dpdk.yaml")
@@ -252,7 +252,7 @@ def test_every_attribute_capacity_and_class_is_listed() -> None:
     names = {name for device in published for name in device.attributes}
     assert listed - distances == {name for name in names if "/distance" not in name}
     assert distances < names
-    kinds = {codes(row[0])[0].partition("<")[0] for row in rows(page, "capacity", "in", "step")}
+    kinds = {codes(row[0])[0].partition("<")[0] for row in rows(page, "capacity", "unit", "step")}
     keys = {re.sub(r"\d+\wi$", "", key) for device in published for key in device.capacity}
     assert kinds == keys
     classes = [code for row in rows(page, "DeviceClass", "selects") for code in codes(row[0])]
@@ -264,7 +264,7 @@ def test_every_attribute_capacity_and_class_is_listed() -> None:
 def test_every_example_is_in_the_guide() -> None:
     named = {
         name
-        for row in rows(GUIDE, "example", "what")
+        for row in rows(GUIDE, "example", "purpose")
         for name in re.findall(r"\[([\w.-]+)\]", row[0])
     }
     assert named == {path.name for path in (REPOSITORY / "deploy/examples").glob("cpumem-*.yaml")}
@@ -285,7 +285,7 @@ def test_the_formula_gives_the_values_of_its_table() -> None:
 
 def test_the_modes_are_listed() -> None:
     (setting,) = [one for one in SETTINGS if one.key == "memoryQoS"]
-    listed = [codes(row[0])[0] for row in rows(QOS, "`memoryQoS`", "what is protected")]
+    listed = [codes(row[0])[0] for row in rows(QOS, "`memoryQoS`", "protected memory")]
     assert listed == ["off", "claims", "all"]
     assert f"`{setting.default}` (default)" in QOS
 
@@ -293,7 +293,7 @@ def test_the_modes_are_listed() -> None:
 KUBELET = "memoryReservationPolicy: TieredReservation\nmemoryThrottlingFactor: 0.9\n"
 
 
-async def test_yielding_looks_as_the_page_shows(tmp_path: Path) -> None:
+async def test_files_of_the_kubelet_are_reported_as_the_page_shows(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(KUBELET)
     said = [
         line
@@ -349,14 +349,14 @@ def test_a_shortage_is_logged_as_the_page_shows(
     assert f"WARNING {shown.getMessage()}" in text_of("docs/hugepages.md").splitlines()
 
 
-def test_the_patience_that_the_pages_tell_is_the_code_s() -> None:
+def test_the_timeouts_on_the_pages_are_those_of_the_code() -> None:
     assert (host._RECONCILE_SECONDS, reconciler._CHURN_SECONDS) == (10, 120)
     assert "every ten seconds" in QOS
-    assert "up to two minutes after pods came or went" in QOS
+    assert "up to two minutes after pods started or stopped" in QOS
     assert writer.RepairLimits().repairs == 5
     assert "at most five times" in QOS
     pages = text_of("docs/hugepages.md")
     assert (resizing.DEFAULT_LIMITS.tries, resizing.DEFAULT_LIMITS.seconds) == (3, 8)
-    assert "three times or eight seconds at most" in pages
+    assert "at most three times or for eight seconds" in pages
     assert pools._RETRY_SECONDS == 60
-    assert "tried again every minute" in pages
+    assert "retries every minute" in pages

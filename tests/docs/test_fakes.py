@@ -1,4 +1,4 @@
-"""Every assumption of the fakes has a test against the real component, or a reason why not."""
+"""Every assumption of the fakes has a test with the real component, or a reason why not."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ NOT_VERIFIED = {
     "before NRI 0.12.1 an unsolicited update that meets an event deadlocks the runtime",
     "from NRI 0.7 on a Synchronize of more than 4 MiB comes in parts",
     "from NRI 0.7 on a plugin that fails to synchronize is closed, before that it receives no further events",
-    "plugins are greeted one after the other",
+    "plugins are configured one after the other",
     "a plugin that the runtime launches inherits a connected socket",
     "containerd 2.0, 2.2 and 2.3 and CRI-O 1.33, 1.34 and 1.37 are as their NRI versions say",
 }
-"""The assumptions that no test verifies. Adding one is a decision, not an oversight."""
+"""The assumptions that no test verifies; additions must be deliberate."""
 NO_ASSUMPTIONS = {"cdi.py", "synthetic.py", "sysfs_writer.py", "__init__.py", "stream_server.py"}
-"""Modules that play no component: they only serve connections."""
+"""Modules that do not imitate a component."""
 
 
 class Named(NamedTuple):
-    """A test as a row names it, and the round it is said to run in."""
+    """A test named by a row, and the run to which it belongs."""
 
     assumption: str
     file: str
@@ -63,7 +63,7 @@ def named() -> Iterator[Named]:
 
 
 def marks_of(test: Named) -> set[str]:
-    """The names of all marks of a test or of its case; fails when there is no such test.
+    """The names of all marks of a test or of its case; fails if there is no such test.
 
     Read, not imported: the markers of the end-to-end tests are not known to this suite.
     """
@@ -97,7 +97,7 @@ def _id(call: ast.Call) -> str:
 
 
 @pytest.mark.parametrize("test", list(named()), ids=str)
-def test_every_named_test_exists_and_runs_in_the_round_it_says(test: Named) -> None:
+def test_every_named_test_exists_and_has_the_stated_marks(test: Named) -> None:
     assert marks_of(test) & {"full", "crio"} == test.rounds
 
 
@@ -117,7 +117,7 @@ def test_every_fake_is_listed() -> None:
 
 
 def test_every_scenario_is_an_assumption() -> None:
-    """A scenario that runs against both servers states something of the fake."""
+    """A scenario that runs with both servers verifies an assumption of the fake."""
     cases = {test.case for test in named() if test.test == "test_scenario"}
     assert cases == {scenario.__name__ for scenario in SCENARIOS}
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from drakit.cli.commands import run as run_command
-from drakit.cluster.claim_file import read_claims
+from drakit.cluster import read_claims
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.driver import cpu_driver
@@ -32,7 +32,7 @@ RUN = text_of("docs/run.md")
 
 
 def shown(command: str) -> list[str]:
-    """What the quickstart shows under each console line that begins with *command*."""
+    """The output of the quickstart below each console line that starts with *command*."""
     found = []
     for block in blocks(QUICKSTART, "console"):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:

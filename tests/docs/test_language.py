@@ -9,7 +9,16 @@ import pytest
 
 from tests.docs.pages import REPOSITORY
 
-CHECKED = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs", "deploy", "Makefile", "tools")
+CHECKED = (
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "docs",
+    "deploy",
+    "Makefile",
+    "tools",
+)
 """Files and directories of the repository that are free of these words."""
 
 PLAIN = {

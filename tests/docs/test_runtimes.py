@@ -1,4 +1,4 @@
-"""The page about container runtimes says what the drivers' table says."""
+"""The page about container runtimes matches the table of the drivers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PAGE = text_of("docs/runtimes.md")
 HEADS = ("runtime", "from release", "NRI", "CDI device names are reported", "updates can be pushed")
 
 
-def test_every_release_of_the_table_is_listed_as_it_is() -> None:
+def test_the_page_equals_the_table() -> None:
     listed = rows(PAGE, *HEADS, "evidence")
     word = {True: "yes", False: "no"}
     assert listed == [

@@ -10,6 +10,7 @@ from drakit.core.cpuset import CpuSet
 from drakit.draw.machine_map import draw, legend
 from drakit.draw.machine_tree import machine_boxes
 from drakit.draw.marks import Mark
+from drakit.draw.terminal import Terminal
 from drakit.machine.model import Machine
 from drakit.testing.synthetic import Numbering, Surroundings, build
 from tests.cli.machines import any_machine, hybrid, server
@@ -25,12 +26,12 @@ def cells(text: str) -> str:
 
 @given(any_machine, widths)
 def test_lines_fit_the_width(machine: Machine, width: int) -> None:
-    assert max(map(len, draw(machine, width=width).splitlines())) <= width
+    assert max(map(len, draw(machine, terminal=Terminal(width=width)).splitlines())) <= width
 
 
 @given(any_machine, widths)
 def test_no_frame_covers_another(machine: Machine, width: int) -> None:
-    text = draw(machine, width=width)
+    text = draw(machine, terminal=Terminal(width=width))
     if "CPUs " in text:  # folded: fewer boxes than the machine has
         return
     boxes = [box for top in machine_boxes(machine) for box in top.walk()]
@@ -41,8 +42,8 @@ def test_no_frame_covers_another(machine: Machine, width: int) -> None:
 
 @given(any_machine, widths)
 def test_color_only_adds_codes(machine: Machine, width: int) -> None:
-    plain = draw(machine, width=width)
-    colored = draw(machine, width=width, color=True)
+    plain = draw(machine, terminal=Terminal(width=width))
+    colored = draw(machine, terminal=Terminal(width=width, color=True))
     assert "\x1b" not in plain
     stripped = SGR.sub("", colored)
     assert [line.rstrip() for line in stripped.splitlines()] == plain.splitlines()
@@ -50,8 +51,8 @@ def test_color_only_adds_codes(machine: Machine, width: int) -> None:
 
 @given(any_machine, widths)
 def test_ascii_has_the_same_shape(machine: Machine, width: int) -> None:
-    fancy = draw(machine, width=width).splitlines()
-    plain = draw(machine, width=width, unicode=False)
+    fancy = draw(machine, terminal=Terminal(width=width)).splitlines()
+    plain = draw(machine, terminal=Terminal(width=width, unicode=False))
     assert plain.isascii()
     assert "?" not in plain.replace(" ?", "")
     assert [len(line) for line in plain.splitlines()] == [len(line) for line in fancy]
@@ -64,7 +65,7 @@ def test_every_cpu_of_a_regular_machine_is_drawn_once(
     machine = build(sockets=sockets, llcs=llcs, cores=cores, threads=threads)
     lines = [
         line
-        for line in cells(draw(machine, width=width)).splitlines()
+        for line in cells(draw(machine, terminal=Terminal(width=width))).splitlines()
         if not re.search("[A-Za-z]", line)
     ]
     numbers = sorted(int(word) for line in lines for word in line.split())
@@ -74,19 +75,23 @@ def test_every_cpu_of_a_regular_machine_is_drawn_once(
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
 def test_up_to_512_cpus_are_drawn_one_by_one_in_few_screens(width: int) -> None:
     machine = build(sockets=2, llcs=16, cores=8, threads=2)
-    text = draw(machine, width=width)
+    text = draw(machine, terminal=Terminal(width=width))
     assert "[255 511]" in text
     assert text.count("\n") < 130
 
 
 def test_more_than_512_cpus_are_folded() -> None:
-    text = draw(build(sockets=4, nodes=2, llcs=8, cores=16, threads=2), width=100)
+    text = draw(
+        build(sockets=4, nodes=2, llcs=8, cores=16, threads=2), terminal=Terminal(width=100)
+    )
     assert "CPUs 0-15,1024-1039" in text
     assert text.count("\n") < 130
 
 
 def test_4096_cpus_stay_short() -> None:
-    text = draw(build(sockets=8, nodes=2, llcs=16, cores=8, threads=2), width=120)
+    text = draw(
+        build(sockets=8, nodes=2, llcs=16, cores=8, threads=2), terminal=Terminal(width=120)
+    )
     assert text.count("\n") < 400
 
 
@@ -105,7 +110,7 @@ def test_marks_show_their_letter_color_and_owner() -> None:
     machine = build(cores=4, threads=1)
     marks = dict.fromkeys((1, 2), Mark("a", "default/web", 0))
     assert " 0 1a 2a  3" in draw(machine, marks)
-    assert "\x1b[30;48;5;39m1a\x1b[0m" in draw(machine, marks, color=True)
+    assert "\x1b[30;48;5;39m1a\x1b[0m" in draw(machine, marks, terminal=Terminal(color=True))
     assert legend(machine, marks) == ("a default/web: 1-2",)
 
 
@@ -131,7 +136,7 @@ def test_server_and_laptop_look_as_intended() -> None:
     laptop = draw(hybrid())
     assert "P-cores · up to 5.0 GHz" in laptop
     assert re.search(r"12 13 14 15\s{3,}16 17 18 19", laptop)
-    rack = draw(server(), width=120)
+    rack = draw(server(), terminal=Terminal(width=120))
     assert "1024 × 2 MiB hugepages, 512 free" in rack
     assert "[ 0  64] [ 1  65]" in rack
 

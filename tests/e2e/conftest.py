@@ -1,7 +1,7 @@
-"""Fixtures of the end-to-end tests, the folder of a failure, and the one visible repetition.
+"""Fixtures of the end-to-end tests, artifacts of failures, and one repetition after a crash.
 
-The cluster lives for the whole session and is shared: a test isolates itself by its own
-``namespace`` and leaves the node as it found it.
+The cluster is shared by the whole session: a test uses its own ``namespace`` and restores the
+state of the node.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from tests.e2e.bed.cluster import Cluster
+from tests.e2e.bed.cri import Cri, cri_of
 from tests.e2e.bed.deploy import build_image, unpack_packages
 from tests.e2e.bed.driver import ChartDriver
 from tests.e2e.bed.emulator import EmulatorDiedError
@@ -31,7 +32,7 @@ _beds: list[Cluster | Node] = []
 _repeated: list[str] = []
 _done: set[str] = set()
 _node_tier: list[ExitStack] = []
-"""What ends the node tier's machine: two at once starve each other on two cores."""
+"""Stops the machine of the node tier: two machines are too slow on two cores."""
 _DEATH = pytest.StashKey[str]()
 
 
@@ -47,7 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if (here := load_pins().kubernetes) != (newest := load_pins({}).kubernetes):
         reasons["newest"] = f"is about Kubernetes {newest}, and this is {here}"
     if here.startswith("1.34."):
-        # kubernetes/kubernetes#133705, mended in 1.35: a group that is full hides those after it.
+        # kubernetes/kubernetes#133705, fixed in 1.35: a full group hides the following ones.
         reasons["groups"] = "kube-scheduler 1.34 looks at the first group of a slice only"
     if not load_pins().is_crio:
         reasons["crio"] = "is about CRI-O: runs with DRAKIT_E2E_RUNTIME=crio"
@@ -62,10 +63,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _needs(item: pytest.Item) -> int:
-    """The order of tests: the cluster and a driver on it stay once they are there.
+    """Order the tests: the cluster and the driver keep running once they are started.
 
-    So what needs neither has the machine for itself, and plain pods are seen on a plain node. What
-    needs no machine runs while one boots: the node tier's first, the cluster's beside the oracle.
+    Tests that need neither run first, and tests of plain pods run on a node without a driver. Tests
+    without a machine run while one boots: first that of the node tier, then that of the cluster.
     """
     wanted = set(getattr(item, "fixturenames", ()))
     tiers: tuple[set[str], ...] = (
@@ -100,18 +101,18 @@ def shapes() -> dict[str, Shape]:
 
 @contextmanager
 def making() -> Iterator[None]:
-    """A bed that cannot be made says as little about the driver as one that died."""
+    """A failure to start the test cluster is not an error of the driver."""
     try:
         yield
     except (ProcessDiedError, TimeoutError, OSError) as error:
-        raise EmulatorDiedError(f"the bed could not be made: {error}") from error
+        raise EmulatorDiedError(f"the test cluster could not be started:  {error}") from error
 
 
 @pytest.fixture(scope="session")
 def booting_cluster(
     ability: Ability, pins: Pins, shapes: dict[str, Shape]
 ) -> Iterator[Cluster | None]:
-    """A control plane, and a machine that will be its node; nothing where there can be none."""
+    """A control plane and the machine of its node, or ``None`` if they cannot run here."""
     if not ability.cluster:
         yield None
         return
@@ -130,7 +131,7 @@ def booting_cluster(
 
 @pytest.fixture(scope="session")
 def beside_the_boot(request: pytest.FixtureRequest) -> None:
-    """For a test that needs no machine: the cluster's, if any test will need it, boots meanwhile."""
+    """For tests without a machine: boots the cluster in the background if a later test needs it."""
     if "cluster" in _wanted(request.session):
         request.getfixturevalue("booting_cluster")
 
@@ -158,7 +159,7 @@ def cluster(
 def booting_runtime(
     ability: Ability, pins: Pins, shapes: dict[str, Shape]
 ) -> Iterator[Node | None]:
-    """The node tier's machine, switched on."""
+    """The running machine of the node tier."""
     if not ability.vm:
         yield None
         return
@@ -176,9 +177,9 @@ def booting_runtime(
 
 @pytest.fixture(scope="session")
 def runtime(ability: Ability, booting_runtime: Node | None) -> Node:
-    """The node tier: one ``smt2`` machine with a runtime and no kubelet, until the cluster is made.
+    """The node tier: one ``smt2`` machine with a runtime and no kubelet, until the cluster starts.
 
-    Shared: a test leaves it as it found it.
+    Shared: a test restores its state.
     """
     if booting_runtime is None:
         pytest.skip(f"no node tier on this machine: {ability.why_not()}")
@@ -194,6 +195,13 @@ def _end_node_tier() -> None:
 
 
 @pytest.fixture
+def cri(runtime: Node) -> Iterator[Cri]:
+    """The CRI of the runtime; pods of a test are removed."""
+    with cri_of(runtime) as client:
+        yield client
+
+
+@pytest.fixture
 def node(cluster: Cluster) -> Node:
     """The cluster's first node."""
     return cluster.node
@@ -201,7 +209,7 @@ def node(cluster: Cluster) -> Node:
 
 @pytest.fixture
 def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A namespace of the test's own, emptied and deleted afterwards."""
+    """A namespace for one test, emptied and deleted afterwards."""
     words = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower().removeprefix("test_"))
     with cluster.namespace(words[:40].strip("-")) as name:
         yield name
@@ -209,14 +217,14 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]
 
 @pytest.fixture(scope="session")
 def ahead() -> Iterator[Executor]:
-    """Does things before they are needed: a test that waits for the guest leaves one core idle."""
+    """Background work: a test that waits for the guest leaves one core idle."""
     with ThreadPoolExecutor(1) as made:
         yield made
 
 
 @pytest.fixture(scope="session", autouse=True)
 def begun_at_once(request: pytest.FixtureRequest) -> None:
-    """What takes long and is needed later: the drivers' image, and the node tier's machine."""
+    """Slow work for later tests: the image of the drivers, and the machine of the node tier."""
     wanted = _wanted(request.session)
     for name, made in (("runtime", "booting_runtime"), ("image", "image_to_be")):
         if name in wanted:
@@ -237,14 +245,14 @@ def _wanted(session: pytest.Session) -> set[str]:
 def image_to_be(
     ability: Ability, tmp_path_factory: pytest.TempPathFactory, ahead: Executor
 ) -> Future[Path] | None:
-    """The drivers' image, being built; nothing where no machine could run it."""
+    """The image of the drivers, built in the background; ``None`` if no machine can run it."""
     target = tmp_path_factory.mktemp("image") / "drakit.tar"
     return ahead.submit(build_image, target) if ability.vm else None
 
 
 @pytest.fixture(scope="session")
 def image(ability: Ability, image_to_be: Future[Path] | None) -> Path:
-    """The drivers' image, built from this tree as ``make image`` does."""
+    """The image of the drivers, built from this tree like ``make image``."""
     if image_to_be is None:
         pytest.skip(f"no machine for the drivers here: {ability.why_not()}")
     return image_to_be.result()
@@ -252,7 +260,7 @@ def image(ability: Ability, image_to_be: Future[Path] | None) -> Path:
 
 @pytest.fixture(scope="session")
 def packages(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """drakit as it is in this tree, with its dependencies, for the guest's Python."""
+    """drakit of this tree with its dependencies, for the guest's Python."""
     return unpack_packages(image, tmp_path_factory.mktemp("packages"))
 
 
@@ -264,7 +272,7 @@ def cpu_driver(cluster: Cluster, image: Path) -> ChartDriver:
 
 @pytest.fixture(scope="module")
 def cpumem_driver(cluster: Cluster, image: Path, cpu_driver: ChartDriver) -> Iterator[ChartDriver]:
-    """dra-driver-cpumem as its chart deploys it; the two hand out the same CPUs and take turns."""
+    """dra-driver-cpumem as its chart deploys it; it replaces dra-driver-cpu, which manages the same CPUs."""
     cpu_driver.retire()
     driver = ChartDriver(cluster, "dra-driver-cpumem", "dra.cpumem", image)
     try:
@@ -286,19 +294,19 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         for bed in _beds:
             bed.collect(folder / (bed.name if isinstance(bed, Node) else "cluster"))
         if folder.exists():
-            report.sections.append(("test bed", f"objects, events and logs are in {folder}"))
+            report.sections.append(("test cluster", f"objects, events and logs are in {folder}"))
     return report
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
-    """Run a test; when it failed because its bed died or was never made, say so and repeat it once."""
+    """Run a test; repeat it once, with a message, if the test cluster died or could not be started."""
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     reports = runtestprotocol(item, nextitem=nextitem, log=False)
     death = item.stash.get(_DEATH, "")
     if death:
         _repeated.append(f"{item.nodeid}: {death.splitlines()[0]}")
         _say(item.config, f"\nTHE BED DIED during {item.nodeid}: {death}")
-        _say(item.config, "the bed is thrown away; this test is repeated once on a new one")
+        _say(item.config, "the test cluster is discarded; this test is repeated once on a new one")
         _throw_the_bed_away(item)
         reports = runtestprotocol(item, nextitem=nextitem, log=False)
     _done.add(item.nodeid)
@@ -309,9 +317,9 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def _throw_the_bed_away(item: pytest.Item) -> None:
-    """End all fixtures, the session's too: the repetition makes new ones.
+    """Tear down all fixtures, including those of the session: the repetition creates new ones.
 
-    Those that tidy up on a dead machine fail at it, which must not end the whole session.
+    Teardown on a dead machine fails, which must not end the whole session.
     """
     try:
         item.session._setupstate.teardown_exact(None)
@@ -341,4 +349,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for line in what_can_run().missing:
         terminalreporter.write_line(f"NOT RUN HERE: {line}", yellow=True)
     for line in _repeated:
-        terminalreporter.write_line(f"REPEATED after the bed died: {line}", yellow=True)
+        terminalreporter.write_line(f"REPEATED after the test cluster died: {line}", yellow=True)

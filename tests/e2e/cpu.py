@@ -1,4 +1,4 @@
-"""Words for CPU tests: claims, pods that use them, and what the kernel says about them."""
+"""Helpers for CPU tests: claims, pods that use them, and their kernel state."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from tests.e2e.bed.node import Node
 
 CLASS = "dra.cpu"
 CAPACITY = "dra.cpu/cpu"
-# Wakes up often, wherever the kernel lets it, and leaves the emulator time for the rest: one loop
-# without a pause takes a core of the machine under the machine, and a pause that is a process of its
-# own (``sleep``) four times as much as this one.
+# Wakes up often on any allowed CPU and leaves time for the emulator: a loop without a pause takes a
+# core of the host, and a pause by a separate process (``sleep``) costs four times as much as this one.
 BUSY = (
     "mkfifo /pause; exec 3<>/pause; "
     "while :; do i=0; while [ $i -lt 100 ]; do i=$((i+1)); done; read -t 0.2 x <&3; done"
@@ -26,13 +25,13 @@ def on_numa_node(number: int) -> str:
 
 
 def amount(count: int, *selectors: str, name: str = "cpus") -> Manifest:
-    """A request for so many CPUs of one grouped device."""
+    """A request for an amount of CPUs of one grouped device."""
     exactly: Manifest = {"deviceClassName": CLASS, "capacity": {"requests": {CAPACITY: str(count)}}}
     return {"name": name, "exactly": {**exactly, **_selecting(selectors)}}
 
 
 def devices(count: int, *selectors: str, name: str = "cpus") -> Manifest:
-    """A request for so many individual CPUs."""
+    """A request for a number of individual CPUs."""
     exactly = {"deviceClassName": CLASS, "count": count}
     return {"name": name, "exactly": {**exactly, **_selecting(selectors)}}
 
@@ -47,7 +46,7 @@ def claim_spec(
     config: Mapping[str, Any] | None = None,
     constraints: Iterable[Manifest] = (),
 ) -> Manifest:
-    """``spec.devices`` of a claim; ``config`` is what it says to the driver."""
+    """``spec.devices`` of a claim; ``config`` is its opaque configuration."""
     spec: Manifest = {"requests": list(requests)}
     if config is not None:
         spec["config"] = [{"opaque": {"driver": CLASS, "parameters": dict(config)}}]
@@ -57,7 +56,7 @@ def claim_spec(
 
 
 def claim(name: str, *requests: Manifest, **options: Any) -> Manifest:
-    """A ResourceClaim of its own, used by name."""
+    """A ResourceClaim, used by name."""
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
@@ -67,7 +66,7 @@ def claim(name: str, *requests: Manifest, **options: Any) -> Manifest:
 
 
 def template(name: str, *requests: Manifest, **options: Any) -> Manifest:
-    """A template from which every pod gets a claim of its own."""
+    """A ResourceClaimTemplate: one claim per pod."""
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",
@@ -83,7 +82,7 @@ def pod_with(name: str, *claims: str, command: str = BUSY, **spec: Any) -> Manif
 
 
 def assert_individual_slices_match(cluster: Cluster, node: Node, reserved: Iterable[int]) -> None:
-    """Hold the published devices of individual mode against the machine's shape, CPU by CPU."""
+    """Compare the published devices of individual mode with the machine's shape, CPU by CPU."""
     shape, hidden = node.shape, frozenset(reserved)
     published = {
         device["attributes"]["dra.cpu/cpuID"]["int"]: device["attributes"]
@@ -109,7 +108,7 @@ def assert_individual_slices_match(cluster: Cluster, node: Node, reserved: Itera
 
 
 class Kernel:
-    """What the guest's kernel says about a pod's container; every claim checked four ways."""
+    """Kernel state of a pod's container; every claim is checked in four ways."""
 
     def __init__(self, cluster: Cluster, pod: Manifest, container: str = "") -> None:
         self._node = cluster.node_of(pod)
@@ -131,7 +130,7 @@ class Kernel:
         return self._node.pids(self.container)[0]
 
     def runs_only_on(self, cpus: Iterable[int]) -> None:
-        """Assert cgroup, affinity and where the busy loop really runs."""
+        """Assert the cgroup, the affinity and the CPUs on which the busy loop runs."""
         expected = frozenset(cpus)
         assert self.cpus == expected
         assert self._node.allowed_cpus(self.pid) == expected
@@ -144,5 +143,5 @@ class Kernel:
 
 
 def running(cluster: Cluster, namespace: str, *names: str) -> list[Kernel]:
-    """Wait for pods and look at each through the kernel's eyes."""
+    """Wait for pods and return the kernel state of each."""
     return [Kernel(cluster, cluster.wait_for_pod(name, namespace)) for name in names]

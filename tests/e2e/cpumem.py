@@ -1,4 +1,4 @@
-"""Words for tests of CPUs with memory: claims, pods that hold what they claim, the kernel's own files."""
+"""Helpers for tests of CPUs with memory: claims, pods that use their claims, kernel files."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def holding_pod(
     resources: Mapping[str, Any] | None = None,
     **spec: Any,
 ) -> Manifest:
-    """A pod with these claims that takes memory and pages, tries ``more`` pages, and holds on."""
+    """A pod with these claims that allocates memory and pages, tries ``more`` pages, and waits."""
     pod = pod_with(name, *claims, command=hold(memory, pages, more), **spec)
     (container,) = pod["spec"]["containers"]
     container["resources"] = {**container["resources"], **(resources or {})}
@@ -60,7 +60,7 @@ def holding_pod(
 
 
 def wait_for_holding(cluster: Cluster, pod: str, namespace: str, container: str = "main") -> str:
-    """Wait until a container has taken what it can; its words come back."""
+    """Wait until a container has allocated what it can, and return its output."""
 
     def words() -> str:
         text = cluster.logs(pod, namespace, container)
@@ -87,12 +87,12 @@ class NumaMemory:
 
     @property
     def ordinary(self) -> int:
-        """Bytes that are not in page pools."""
+        """Bytes outside of hugepage pools."""
         return self.total - sum(size * count for size, count in self.pages.items())
 
 
 def numa_memory(node: Node) -> dict[int, NumaMemory]:
-    """What each NUMA node of the guest has."""
+    """Memory of each NUMA node of the guest."""
     seen = node.python(_NUMA)
     return {
         int(number): NumaMemory(each["total"], {int(k): v for k, v in each["pages"].items()})
@@ -101,7 +101,7 @@ def numa_memory(node: Node) -> dict[int, NumaMemory]:
 
 
 class MemoryKernel:
-    """What the guest's kernel says about a container's memory at this moment."""
+    """Current kernel state of a container's memory."""
 
     def __init__(self, cluster: Cluster, pod: Manifest, container: str = "") -> None:
         self._node = cluster.node_of(pod)
@@ -151,7 +151,7 @@ class MemoryKernel:
 
 
 def _by_node(text: str, row: str) -> dict[int, int]:
-    """The nodes of one row that have anything."""
+    """The nodes of one row with a value above zero."""
     (line,) = (each for each in text.splitlines() if each.startswith(row))
     return {int(n): int(count) for n, count in re.findall(r"\bN(\d+)=(\d+)", line) if int(count)}
 

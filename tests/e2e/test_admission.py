@@ -1,4 +1,4 @@
-"""What the charts' admission policies let a driver write; a real API server is the judge, no node needed."""
+"""Admission policies of the charts, tested with a real API server; no node needed."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def oracle(ability: Ability, pins: Pins) -> Iterator[Oracle]:
 
 
 def _rights_of_1_35(account: str) -> list[Manifest]:
-    """Since 1.36 the API server itself limits who may write what of a claim's status.
+    """Since 1.36 the API server itself restricts writes to the claim status.
 
-    With these rights it does not, as before 1.36, so that nothing but the policy does.
+    These permissions disable that check, as before 1.36, so that only the policy applies.
     """
     rbac = "rbac.authorization.k8s.io"
     rules = [
@@ -72,7 +72,7 @@ def _rights_of_1_35(account: str) -> list[Manifest]:
 
 
 def _wait_until_policies_hold(oracle: Oracle, chart: str) -> None:
-    """The API server compiles policies a moment after they were made."""
+    """The API server compiles policies shortly after their creation."""
     user = _as_driver(oracle, chart)
 
     def holds() -> bool:
@@ -144,7 +144,7 @@ def _result(driver: str, pool: str, device: str) -> dict[str, Any]:
 
 
 def _claim(oracle: Oracle, name: str, *results: dict[str, Any]) -> Manifest:
-    """A claim that is allocated, reserved, and has a foreign device's status."""
+    """A claim that is allocated and reserved, with the status of another driver's device."""
     exactly = {"deviceClassName": "any", "allocationMode": "ExactCount", "count": len(results)}
     spec = {"devices": {"requests": [{"name": "r", "exactly": exactly}]}}
     metadata = {"name": name, "namespace": "default"}
@@ -176,7 +176,7 @@ def _status(pool: str, device: str, driver: str = CPUMEM) -> dict[str, Any]:
 
 
 def _apply(user: Api, claim: Manifest, *devices: dict[str, Any]) -> Manifest:
-    """As the driver's binder does it: server-side apply of the status."""
+    """Server-side apply of the status, as the driver does it."""
     meta = claim["metadata"]
     body = {
         "apiVersion": CLAIM[0],
@@ -204,7 +204,7 @@ def user(oracle: Oracle) -> Api:
 
 @pytest.fixture
 def mixed(oracle: Oracle, request: pytest.FixtureRequest) -> Iterator[Manifest]:
-    """A claim with a device of ours here and one of another driver."""
+    """A claim with a device of this driver and one of another driver."""
     name = f"mixed-{abs(hash(request.node.name)) % 10**8}"
     yield _claim(
         oracle, name, _result(CPUMEM, HERE, "mine"), _result("other.example.com", HERE, "x")
@@ -213,7 +213,7 @@ def mixed(oracle: Oracle, request: pytest.FixtureRequest) -> Iterator[Manifest]:
 
 
 def test_the_driver_writes_the_status_of_its_own_devices(user: Api, mixed: Manifest) -> None:
-    for _ in range(2):  # once made, once the same again
+    for _ in range(2):  # once created, once unchanged
         kept = _apply(user, mixed, _status(HERE, "mine"))["status"]["devices"]
     assert sorted(each["driver"] for each in kept) == [CPUMEM, "other.example.com"]
 
@@ -260,7 +260,7 @@ def test_the_driver_writes_no_status_of_claims_without_its_devices(
         oracle.api.delete(*CLAIM, name, "default")
 
 
-def test_a_token_that_is_bound_to_no_node_writes_no_status(oracle: Oracle, mixed: Manifest) -> None:
+def test_a_token_without_a_node_cannot_write_a_status(oracle: Oracle, mixed: Manifest) -> None:
     loose = oracle.api.as_bearer(oracle.api.token("kube-system", "dra-driver-cpumem"))
     with pytest.raises(ApiError, match="no node name in the credential") as rejected:
         _apply(loose, mixed, _status(HERE, "mine"))
@@ -268,7 +268,7 @@ def test_a_token_that_is_bound_to_no_node_writes_no_status(oracle: Oracle, mixed
 
 
 def test_no_policy_has_a_type_error(oracle: Oracle) -> None:
-    """The API server checks expressions against the types of what they are about, and warns only."""
+    """The API server type-checks expressions, but only warns."""
     for policy in oracle.api.list("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"):
         checked = policy.get("status", {}).get("typeChecking", {})
         assert not checked.get("expressionWarnings"), checked

@@ -1,5 +1,6 @@
-"""The client and the publisher against a real kube-apiserver: its validation, its field dropping,
-its watch. No node and no kubelet is needed, so this is the quickest of the end-to-end tests."""
+"""Client and publisher with a real kube-apiserver: validation, dropped fields, watches.
+
+No node and no kubelet are needed, so these are the fastest end-to-end tests."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def oracle(ability: Ability) -> Iterator[Oracle]:
 
 @pytest.fixture
 def real(oracle: Oracle) -> ClusterAccess:
-    """The administrator's way in: a client certificate, and the cluster's own authority."""
+    """Administrator access: a client certificate and the certificate authority of the cluster."""
     certificate = Certificate(
         oracle.client_certificate.read_bytes(), oracle.client_key.read_bytes()
     )
@@ -145,7 +146,7 @@ async def test_the_fake_stores_and_rejects_gated_fields_like_the_server(
         assert await stored(fake.cluster()) == await stored(real)
 
 
-async def test_a_bookmark_has_a_version_and_comes_only_if_it_is_allowed(
+async def test_bookmarks_have_a_version_and_are_sent_only_if_allowed(
     oracle: Oracle, real: ClusterAccess
 ) -> None:
     """The server sends one about two seconds before the end of a watch that saw a change."""
@@ -170,8 +171,8 @@ async def test_a_bookmark_has_a_version_and_comes_only_if_it_is_allowed(
     assert int(last["metadata"]["resourceVersion"]) > int(made.resource_version), "also of others"
 
 
-async def test_who_is_not_known_and_who_may_not(oracle: Oracle, real: ClusterAccess) -> None:
-    """401 for a wrong token; 403 names the verb; a SelfSubjectAccessReview says the same."""
+async def test_unknown_and_unauthorized_clients(oracle: Oracle, real: ClusterAccess) -> None:
+    """401 for a wrong token; 403 names the verb; a SelfSubjectAccessReview agrees."""
     wrong = dataclasses.replace(real, credentials=Fixed(Credential("wrong")))
     async with Client(wrong) as client:
         with pytest.raises(UnauthorizedError):
@@ -195,7 +196,7 @@ async def test_who_is_not_known_and_who_may_not(oracle: Oracle, real: ClusterAcc
 
 
 def test_a_collection_is_deleted_by_its_selector(oracle: Oracle) -> None:
-    """What a kubelet does with the slices of its node or of one driver."""
+    """Deletion by selector, as a kubelet deletes the slices of its node or of one driver."""
     pool = {"name": "p", "generation": 1, "resourceSliceCount": 1}
     for node in ("collected", "kept"):
         spec = {"driver": "collect.example.com", "nodeName": node, "pool": pool, "devices": []}
@@ -217,7 +218,7 @@ def test_a_collection_is_deleted_by_its_selector(oracle: Oracle) -> None:
     ],
     ids=["no namespace", "no patch", "no field manager"],
 )
-def test_requests_that_make_no_sense(
+def test_invalid_requests(
     oracle: Oracle, method: str, path: str, content_type: str, status: int
 ) -> None:
     """The same statuses as the fake's."""
@@ -239,7 +240,7 @@ def test_requests_that_make_no_sense(
 
 
 async def test_the_api_has_the_limits_we_check(real: ClusterAccess) -> None:
-    """Every offer at or beyond a limit: the server takes exactly those that our check lets pass."""
+    """For offers at or beyond a limit, the server accepts exactly those that pass our check."""
     async with Client(real) as client:
         wrong = [case.name for case in CASES if await server_takes(client, case) != case.good]
         for item in (await client.list(SLICES, Selection(fields="spec.driver=example.com"))).items:
@@ -248,7 +249,7 @@ async def test_the_api_has_the_limits_we_check(real: ClusterAccess) -> None:
 
 
 class Bench:
-    """A publisher at work, and what it was told."""
+    """A running publisher and its notifications."""
 
     def __init__(self, client: Client, driver: str, node: str) -> None:
         self.logged = Logged()
@@ -309,7 +310,7 @@ async def test_devices_are_published_in_order_and_changed_in_place(
 
 
 async def test_a_successor_writes_nothing(oracle: Oracle, real: ClusterAccess) -> None:
-    """Everything a slice can say with this server's gates, read back equal to what was meant."""
+    """A slice with every field that this server's gates allow is read back unchanged."""
     capacity = Capacity(
         value=Quantity("1.5Gi"),
         request_policy=RequestPolicy(default=Quantity("0.5Gi")),
@@ -358,7 +359,7 @@ async def test_wiped_slices_come_back(oracle: Oracle, real: ClusterAccess) -> No
         assert len(await bench.slices()) == 3
 
 
-async def test_fields_behind_a_gate_are_reported_and_lived_with(
+async def test_dropped_fields_are_reported_and_accepted(
     oracle: Oracle, real: ClusterAccess
 ) -> None:
     """The gate of node-allocatable resources is off by default in every release up to 1.37."""
@@ -377,7 +378,7 @@ async def test_fields_behind_a_gate_are_reported_and_lived_with(
 async def test_a_rejection_is_reported_and_fixed_by_another_offer(
     oracle: Oracle, real: ClusterAccess
 ) -> None:
-    """List attributes without their gate: cleared by the server, which then misses their value."""
+    """List attributes without their gate: the server clears them and then rejects the missing value."""
     listed = Device(name="d", attributes={"nodes": Attribute(ints=(0, 1))})
     async with publishing(oracle, real, "list") as bench:
         bench.publisher.publish(Offer((PoolOffer((listed,)),)))
@@ -393,12 +394,12 @@ async def test_a_rejection_is_reported_and_fixed_by_another_offer(
 
 
 async def test_a_restarted_server_is_followed_again(oracle: Oracle, real: ClusterAccess) -> None:
-    """Away and back: what was offered meanwhile gets there, and what it forgot is 410."""
+    """After a restart, changes made meanwhile are published, and forgotten versions are 410."""
     async with publishing(oracle, real, "away") as bench:
         bench.publisher.publish(Offer((PoolOffer(plain(10)),)))
         await bench.publisher.published.wait()
         (before,) = await bench.slices()
-        # The bed starts its programs from the main thread only, which is this one.
+        # The test cluster starts programs only from the main thread, which is this one.
         oracle.plane.restart("kube-apiserver")
         bench.publisher.publish(Offer((PoolOffer(plain(11)),)))
         await bench.publisher.published.wait()
@@ -414,7 +415,7 @@ async def test_a_restarted_server_is_followed_again(oracle: Oracle, real: Cluste
                 pass
 
 
-async def test_what_etcd_has_forgotten_is_410(oracle: Oracle, real: ClusterAccess) -> None:
+async def test_a_compacted_version_is_410(oracle: Oracle, real: ClusterAccess) -> None:
     """For a watch as an event in its stream, for the next page of a list as the answer's status."""
     pool = {"name": "p", "generation": 1, "resourceSliceCount": 1}
     spec = {"driver": "old.example.com", "nodeName": "old", "pool": pool, "devices": []}

@@ -1,4 +1,4 @@
-"""The harness's own promises, as far as they need no machine: caching, cleaning, waiting."""
+"""Tests of the test cluster itself that need no machine: caching, cleanup, waiting."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.e2e.bed.processes import Run
 from tests.e2e.bed.shapes import load_shapes, parse_cpus
 from tests.e2e.bed.waiting import NotYetError, wait_for
 
-# A run with one child that ignores polite requests and has a child of its own; it says
-# where it is and then waits for ever.
+# A run with one child that ignores SIGTERM and has a child itself; it prints its
+# directory and then waits forever.
 _RUN = """
 import signal
 from tests.e2e.bed.processes import Run
@@ -34,7 +34,7 @@ signal.pause()
 """
 
 
-# Tests whose machine dies under the first of them, and then again while its fixture tidies up.
+# Tests whose machine dies during the first test, and again during the teardown of its fixture.
 _HOOKS = """
 from tests.e2e.conftest import (
     pytest_runtest_makereport, pytest_runtest_protocol, pytest_terminal_summary
@@ -50,7 +50,7 @@ def bed():
     made.append("a machine")
     yield len(made)
     if len(made) == 1:
-        raise OSError("nobody answers")
+        raise OSError("no answer")
 
 def test_first(bed):
     if bed == 1:
@@ -63,13 +63,13 @@ def test_second(bed):
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of the test's own."""
+    """A cache for one test."""
     monkeypatch.setenv("DRAKIT_CACHE", str(tmp_path))
     return tmp_path
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_nothing_outlives_a_run_however_it_ends(cache: Path, number: signal.Signals) -> None:
+def test_no_process_or_file_outlives_a_run(cache: Path, number: signal.Signals) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _RUN], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
     ) as owner:
@@ -84,7 +84,7 @@ def test_nothing_outlives_a_run_however_it_ends(cache: Path, number: signal.Sign
 
 
 def _runs(pid: str) -> bool:
-    """Whether a process is there and no zombie: not every sandbox has a process 1 that reaps."""
+    """Whether a process exists and is not a zombie: not every sandbox has a reaping process 1."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
@@ -100,7 +100,7 @@ def test_a_run_ends_its_programs_and_removes_its_directory(cache: Path) -> None:
     assert not directory.exists()
 
 
-def test_what_a_dead_run_left_is_swept_by_the_next_one_and_a_live_run_is_not(cache: Path) -> None:
+def test_the_files_of_a_dead_run_are_removed_by_the_next_one(cache: Path) -> None:
     with Run.begin() as alive:
         dead = cache / "runs" / "run-dead"
         dead.mkdir()
@@ -143,7 +143,7 @@ def test_a_changed_recipe_is_another_artifact(cache: Path) -> None:
     assert Draft("a").get() != Draft("b").get()
 
 
-def test_a_wait_that_takes_too_long_says_what_was_seen() -> None:
+def test_a_timeout_reports_the_last_observed_state() -> None:
     def never() -> bool:
         raise NotYetError("the pod is Pending")
 
@@ -163,8 +163,8 @@ def test_a_test_whose_machine_died_is_repeated_visibly_on_a_new_one(tmp_path: Pa
         check=False,
     )
     assert "THE BED DIED during test_dying.py::test_first: the machine is gone" in done.stdout
-    assert "tidying up on it failed: OSError('nobody answers')" in done.stdout
-    assert "REPEATED after the bed died: test_dying.py::test_first" in done.stdout
+    assert "tidying up on it failed: OSError('no answer')" in done.stdout
+    assert "REPEATED after the test cluster died: test_dying.py::test_first" in done.stdout
     assert "2 passed" in done.stdout
     assert done.returncode == 0
 
@@ -209,7 +209,7 @@ def test_the_generated_cri_messages_are_current(tmp_path: Path) -> None:
     assert made == (REPOSITORY / source).with_name("cri_pb2.py").read_text()
 
 
-def test_a_machine_without_go_or_root_says_what_it_cannot_run(
+def test_a_machine_without_go_or_root_reports_what_it_cannot_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None if name == "go" else f"/usr/bin/{name}")

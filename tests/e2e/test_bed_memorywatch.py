@@ -1,4 +1,4 @@
-"""The watch on promised memory sees what must never be, and nothing else; needs no machine."""
+"""The memory watch reports violations and nothing else; needs no machine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Tree:
             (self._nodes / f"node{number}" / "meminfo").write_text(total)
 
     def pod(self, name: str, mems: str, *, memory: int = 0, pages: int = 0, used: str = "") -> None:
-        """A pod bound to NUMA nodes, promised so much, that uses pages as the kernel would say it."""
+        """A pod bound to NUMA nodes, with guarantees and used pages in kernel notation."""
         identity = (name.encode().hex() + "0" * 64)[:64]
         container = self._pods / self._place.format(pod=name, id=identity)
         container.mkdir(parents=True)
@@ -45,7 +45,7 @@ class Tree:
 
     @contextmanager
     def watched(self) -> Iterator[MemoryReport]:
-        """What a watch sees in two whole looks."""
+        """Observations of a watch in two complete passes."""
         here = cast("Node", Here())
         with watching_memory(here, str(self._pods), str(self._nodes)) as watch:
             wait_for("two looks", lambda: watch.report().looks >= 2, limit=30)
@@ -57,7 +57,7 @@ def tree(tmp_path: Path, request: pytest.FixtureRequest) -> Tree:
     return Tree(tmp_path, request.param)
 
 
-def test_what_fits_is_right(tree: Tree) -> None:
+def test_guarantees_that_fit_are_accepted(tree: Tree) -> None:
     tree.pod("a", "0", memory=500 * MI, pages=40, used="N0=4096 N1=0")
     tree.pod("b", "1", memory=800 * MI, pages=64)
     tree.pod("c", "0-1", memory=396 * MI, pages=24)
@@ -76,7 +76,7 @@ def test_what_fits_is_right(tree: Tree) -> None:
         ("0-1", 900 * MI, 0, r"nodes \[0, 1\] have \d+ bytes of memory"),
     ],
 )
-def test_a_node_with_too_much_promised_is_seen(
+def test_an_overcommitted_node_is_reported(
     tree: Tree, mems: str, memory: int, pages: int, said: str
 ) -> None:
     tree.pod("a", "0", memory=500 * MI, pages=40)
@@ -86,7 +86,7 @@ def test_a_node_with_too_much_promised_is_seen(
         report.check()
 
 
-def test_pages_of_a_node_that_the_pod_is_not_bound_to_are_seen(tree: Tree) -> None:
+def test_pages_on_a_foreign_node_are_reported(tree: Tree) -> None:
     tree.pod("a", "0", pages=40, used="N0=0 N1=2097152")
     with tree.watched() as report, pytest.raises(AssertionError, match=r"has pages of \[1\]"):
         report.check()

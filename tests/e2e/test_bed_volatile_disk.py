@@ -1,4 +1,4 @@
-"""The disk that forgets does so, and nothing else; needs no machine."""
+"""The volatile disk loses unflushed writes and nothing else; needs no machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ READ, WRITE, FLUSH, TRIM = 0, 1, 3, 4
 
 
 class Client:
-    """Speaks NBD as the emulator does."""
+    """NBD client like that of the emulator."""
 
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
@@ -71,9 +71,7 @@ def client(disk: VolatileDisk) -> Iterator[Client]:
         yield client
 
 
-def test_what_was_flushed_survives_and_what_was_not_is_lost(
-    disk: VolatileDisk, client: Client
-) -> None:
+def test_flushed_writes_survive_and_others_are_lost(disk: VolatileDisk, client: Client) -> None:
     assert client.size == SIZE
     client.write(0, b"flushed")
     client.flush()
@@ -99,7 +97,7 @@ def test_a_write_with_fua_is_durable_alone(disk: VolatileDisk, client: Client) -
     assert left[100:107] == b"at once"
 
 
-def test_a_cut_may_keep_any_part_of_what_was_not_flushed(
+def test_a_power_cut_may_keep_any_part_of_the_unflushed_writes(
     disk: VolatileDisk, client: Client
 ) -> None:
     client.write(1024, bytes([1]) * 4096)  # the end of one sector and the beginning of the next
@@ -136,7 +134,7 @@ def test_nothing_is_answered_while_the_power_is_off(disk: VolatileDisk) -> None:
         client.flush()
 
 
-def test_what_the_disk_cannot_do_is_an_error(client: Client) -> None:
+def test_unsupported_requests_are_errors(client: Client) -> None:
     assert client.ask(TRIM, 0, 512) == 22
     assert client.ask(READ, SIZE - 1, 2) == 22
 

@@ -1,4 +1,4 @@
-"""The watch on a node's cgroups sees what must never be, and nothing else; needs no machine."""
+"""The cgroup watch reports violations and nothing else; needs no machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ POD_CGROUPS = {
 
 
 class Here:
-    """Stands in for a node: the watch runs in this very process."""
+    """Replaces a node: the watch runs in this process."""
 
     def python(self, source: str, **arguments: Any) -> Any:
         names = dict(arguments)
@@ -59,7 +59,7 @@ class Pods:
         (cgroup / "new").rename(cgroup / "cpuset.cpus")
 
     def checkpoint(self, claim: str, cpus: str) -> Path:
-        """The driver writes a claim down."""
+        """Write a checkpoint file, like the driver."""
         directory = self._root / "plugins/dra.cpu/claims"
         directory.mkdir(parents=True, exist_ok=True)
         entry = {"grants": [{"exclusive": {"cpu": cpus}}]}
@@ -87,12 +87,12 @@ def recording(root: Path) -> Iterator[tuple[Watch, Path]]:
 
 
 def _looked_again(watch: Watch) -> None:
-    """Wait until two whole looks have begun and ended from now on."""
+    """Wait for two complete passes from now on."""
     before = watch.report().looks
     wait_for("two looks", lambda: watch.report().looks > before + 2)
 
 
-def test_pods_that_keep_apart_are_nothing_to_tell(pods: Pods, watch: Watch) -> None:
+def test_pods_on_different_cpus_are_not_reported(pods: Pods, watch: Watch) -> None:
     owners = {pods.run("a", "owner", 2, "2-3"), pods.run("b", "owner", 3, "4,6-7")}
     pods.run("c", "sharer", 0, "1,5")
     pods.run("d", "sharer", 0, "1,5")
@@ -110,7 +110,7 @@ def test_pods_that_keep_apart_are_nothing_to_tell(pods: Pods, watch: Watch) -> N
         pytest.param("owner", 1, "", "is not pinned", id="anywhere"),
     ],
 )
-def test_what_must_never_be_is_seen(
+def test_violations_are_reported(
     pods: Pods, watch: Watch, which: Role, wanted: int, cpus: str, words: str
 ) -> None:
     pods.run("a", "owner", 2, "2-3")
@@ -119,9 +119,7 @@ def test_what_must_never_be_is_seen(
     assert any(words in each for each in violations)
 
 
-def test_who_starts_while_the_driver_is_away_is_pinned_when_it_is_back(
-    pods: Pods, watch: Watch
-) -> None:
+def test_containers_started_without_the_driver_are_pinned_later(pods: Pods, watch: Watch) -> None:
     with watch.driver_away():
         pods.run("a", "owner", 1, "")
         wait_for("it to be seen", lambda: watch.report().unpinned_while_away == 1)
@@ -134,7 +132,7 @@ def test_who_starts_while_the_driver_is_away_is_pinned_when_it_is_back(
 # -- the record ----------------------------------------------------------------------------------------
 
 
-def test_the_record_of_pods_that_keep_apart_is_judged_legal(pods: Pods, tmp_path: Path) -> None:
+def test_the_record_of_pods_on_different_cpus_is_valid(pods: Pods, tmp_path: Path) -> None:
     file = pods.checkpoint("a", "2-3")
     owner = pods.run("a", "owner", 2, "2-3", claim="a")
     sharer = pods.run("c", "sharer", 0, "1,5")
@@ -180,7 +178,7 @@ def _the_claim_is_gone(pods: Pods, owner: str) -> None:
         (_the_claim_is_gone, "released"),
     ],
 )
-def test_what_must_never_be_is_in_the_record(
+def test_violations_are_in_the_record(
     pods: Pods, tmp_path: Path, change: Callable[[Pods, str], None], kind: str
 ) -> None:
     pods.checkpoint("a", "2-3")

@@ -1,4 +1,4 @@
-"""The charts and their renderings are one: what users apply without helm is what helm would install."""
+"""The rendered manifests equal the charts: users without Helm apply what Helm would install."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""dra-driver-cpu hands out amounts of a NUMA node's CPUs; the guest's kernel is the judge.
+"""dra-driver-cpu allocates amounts of a NUMA node's CPUs, verified by the guest's kernel.
 
 The node: cores {0,1} {2,3} on NUMA node 0, {4,5} {6,7} on NUMA node 1; CPU 0 is reserved.
 """
@@ -131,7 +131,7 @@ def test_requests_are_kept_together_by_match_attribute_and_fall_back_by_first_av
         namespace,
     )
     aligned, modest = running(cluster, namespace, "aligned", "modest")
-    aligned.runs_only_on({4, 5, 6, 7})  # the only NUMA node with four CPUs to give
+    aligned.runs_only_on({4, 5, 6, 7})  # the only NUMA node with four allocatable CPUs
     assert len(modest.cpus) == 1
     modest.runs_only_on(modest.cpus)
 

@@ -1,6 +1,6 @@
-"""Whatever is wrong with a claim, a class or a pod: its event says what, and what to do about it.
+"""Errors in a claim, a class or a pod: the event states the error and the remedy.
 
-All pods are made at once: the kubelet and the scheduler find out about each by themselves.
+All pods are created at once and are processed independently by the kubelet and the scheduler.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ CLAIMS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "version": ({"apiVersion": "v9", "cpuConfig": {}}, "apiVersion 'v9' is not known, only 'v1al"),
     "contrary": (_saying(wholeCores=True, placement="spread"), "wholeCores: true takes every thr"),
 }
-"""What a claim says to the driver, and what the driver answers."""
+"""Opaque configuration of a claim, and the response of the driver."""
 CLASSES: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "naming": (_saying(cpuset="2"), "a class cannot name a cpuset"),
 }
-"""What a class says, and what the driver answers to a claim of it."""
+"""Opaque configuration of a class, and the response of the driver to a claim."""
 
 
 def _class(name: str, parameters: Mapping[str, Any]) -> Manifest:
@@ -56,18 +56,18 @@ def _of_class(name: str) -> Manifest:
 
 @pytest.fixture(scope="module")
 def namespace(cluster: Cluster, cpu_driver: ChartDriver) -> Iterator[str]:
-    """One namespace with every mistake in it."""
+    """One namespace with all invalid objects."""
     cpu_driver.deploy(driverConfig={"reservedCPUs": "0"})
     with cluster.namespace("mistakes") as name:
         one = amount(1, on_numa_node(1))
-        claims = [claim(each, one, config=said) for each, (said, _) in CLAIMS.items()]
+        claims = [claim(each, one, config=config_) for each, (config_, _) in CLAIMS.items()]
         claims += [claim(each, _of_class(each)) for each in CLASSES]
         claims += [
             claim("many", amount(64)),
             claim("nowhere", amount(1, on_numa_node(7))),
             claim("reserved", amount(1, on_numa_node(0)), config=_saying(cpuset="0")),
         ]
-        cluster.apply([_class(each, said) for each, (said, _) in CLASSES.items()])
+        cluster.apply([_class(each, config_) for each, (config_, _) in CLASSES.items()])
         pods = [pod_with(each["metadata"]["name"], each["metadata"]["name"]) for each in claims]
         cluster.apply([*claims, *pods], name)
         try:
@@ -78,7 +78,7 @@ def namespace(cluster: Cluster, cpu_driver: ChartDriver) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", [*CLAIMS, *CLASSES])
-def test_a_configuration_that_is_not_understood_is_rejected_with_its_mistake(
+def test_an_invalid_configuration_is_rejected_with_a_reason(
     cluster: Cluster, namespace: str, name: str
 ) -> None:
     _, words = {**CLAIMS, **CLASSES}[name]
@@ -87,22 +87,22 @@ def test_a_configuration_that_is_not_understood_is_rejected_with_its_mistake(
     assert words in event
 
 
-def test_cpus_that_are_not_to_be_had_are_rejected_with_the_reason(
-    cluster: Cluster, namespace: str
-) -> None:
+def test_unavailable_cpus_are_rejected_with_a_reason(cluster: Cluster, namespace: str) -> None:
     event = cluster.wait_for_event(namespace, "FailedPrepareDynamicResources", about="reserved")
     assert "reserved for the system: 0" in event
 
 
 @pytest.mark.parametrize("name", ["many", "nowhere"])
-def test_an_impossible_claim_leaves_its_pod_pending_and_says_so(
+def test_an_impossible_claim_leaves_its_pod_pending_with_an_event(
     cluster: Cluster, namespace: str, name: str
 ) -> None:
     event = cluster.wait_for_event(namespace, "cannot allocate all claims", about=name)
     assert event.startswith("FailedScheduling: ")
 
 
-def test_nothing_forged_by_a_pod_gives_it_anothers_cpus(cluster: Cluster, namespace: str) -> None:
+def test_forged_variables_do_not_give_a_pod_the_cpus_of_another(
+    cluster: Cluster, namespace: str
+) -> None:
     cluster.apply([claim("mine", amount(2, on_numa_node(0))), pod_with("owner", "mine")], namespace)
     (owner,) = running(cluster, namespace, "owner")
     owner.runs_only_on({2, 3})

@@ -1,6 +1,6 @@
-"""Pods end in all kinds of ways: nobody's CPUs are given away too early, and all are given again.
+"""Termination of pods: CPUs are not released too early, and all of them are assigned again.
 
-Every test watches the node's cgroups meanwhile: no moment at which two pods own one CPU.
+Every test watches the node's cgroups: two pods never own the same CPU.
 The node: cores {0,1} {2,3} on NUMA node 0, {4,5} {6,7} on NUMA node 1; CPU 0 is reserved.
 """
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.groups
 
 EVERYTHING = frozenset(range(1, 8))
 CLAIM = ("resource.k8s.io/v1", "ResourceClaim")
-# Says where it may run in the one place that outlives a container: its termination message.
+# Writes its allowed CPUs to the termination message, which outlives the container.
 CRASHES = "grep Cpus_allowed_list /proc/self/status > /dev/termination-log; exit 1"
 
 
@@ -64,7 +64,7 @@ def residents(cluster: Cluster, cpu_driver: ChartDriver) -> Iterator[Residents]:
             watch.report().check()
 
 
-def test_a_force_deleted_pod_gives_its_cpus_back_when_it_has_really_ended(
+def test_the_cpus_of_a_force_deleted_pod_are_released_after_it_has_stopped(
     residents: Residents, cluster: Cluster, node: Node
 ) -> None:
     namespace, pid = residents.namespace, residents.victim.pid
@@ -115,11 +115,11 @@ def test_a_crash_looping_pod_keeps_its_cpus_over_restarts(
     assert one in ("4-5", "6-7")
     assert {one} >= set(others)
     first, last = map(int, one.split("-"))
-    # Between two runs nobody runs there, and nobody else may.
+    # Between two runs no container runs there.
     assert residents.sharer.cpus.isdisjoint({first, last})
 
 
-def test_a_drained_node_gives_all_cpus_back_and_serves_again(
+def test_a_drained_node_releases_all_cpus_and_is_usable_again(
     residents: Residents, cluster: Cluster, node: Node
 ) -> None:
     namespace = residents.namespace
@@ -148,7 +148,7 @@ def test_a_drained_node_gives_all_cpus_back_and_serves_again(
 
 
 def _evict(cluster: Cluster, pod: Manifest) -> None:
-    """What ``kubectl drain`` does; a pod that has ended meanwhile is gone as wanted."""
+    """Evict pods like ``kubectl drain``; a pod that has already terminated is fine."""
     name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
     eviction = {
         "apiVersion": "policy/v1",

@@ -1,4 +1,4 @@
-"""Whatever is restarted under running pods: who has CPUs keeps them, and new claims are served."""
+"""Restarts of components: running pods keep their CPUs, and new claims are prepared."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _restart_kubelet(cluster: Cluster, node: Node, driver: ChartDriver) -> None:
 
 
 def _upgrade_node(cluster: Cluster, node: Node, driver: ChartDriver) -> None:
-    """Both at once, as the upgrade of a node does."""
+    """Both at once, as in an upgrade of a node."""
     node.stop_service("kubelet")
     node.restart_service("runtime")
     node.start_service("kubelet")
@@ -96,7 +96,7 @@ def _roll_driver(cluster: Cluster, node: Node, driver: ChartDriver) -> None:
         pytest.param(_restart_api_server, id="api-server-restarted", marks=pytest.mark.full),
     ],
 )
-def test_running_pods_keep_their_cpus_and_new_claims_are_served(
+def test_running_pods_keep_their_cpus_and_new_claims_are_prepared(
     cluster: Cluster,
     node: Node,
     driver: ChartDriver,
@@ -120,7 +120,7 @@ def test_running_pods_keep_their_cpus_and_new_claims_are_served(
 
 
 @pytest.mark.full
-def test_a_reboot_gives_every_pod_its_cpus_back(
+def test_every_pod_has_its_cpus_again_after_a_reboot(
     cluster: Cluster, node: Node, driver: ChartDriver, namespace: str
 ) -> None:
     cluster.apply(

@@ -1,8 +1,8 @@
-"""A storm: pods of all kinds come and go in any way, the driver dies at random, and the kernel is asked.
+"""Load test: pods of all kinds start and stop in random ways, and the driver is killed at random times.
 
-From the node's cgroups, over and over: no moment at which two pods own one CPU, none at which a
-container of the shared pool runs on an owner's; and in the end everything is given back. All that was
-seen is written down, and the history checker, which knows nothing else, must find nothing wrong in it.
+The cgroups of the node are read continuously: two pods never own the same CPU, no container of the
+shared pool runs on an owner's CPU, and everything is released at the end. All observations are
+recorded, and the independent history checker must not find a violation.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ def _plain(name: str, dice: random.Random) -> list[Manifest]:
 
 
 def _whole_core(name: str, dice: random.Random) -> list[Manifest]:
-    said = {"apiVersion": "v1alpha1", "cpuConfig": {"wholeCores": True}}
-    return [claim(name, amount(2), config=said), watched(pod_with(name, name), "owner", 2)]
+    config_ = {"apiVersion": "v1alpha1", "cpuConfig": {"wholeCores": True}}
+    return [claim(name, amount(2), config=config_), watched(pod_with(name, name), "owner", 2)]
 
 
 def _spread(name: str, dice: random.Random) -> list[Manifest]:
-    said = {"apiVersion": "v1alpha1", "cpuConfig": {"placement": "spread"}}
-    return [claim(name, amount(2), config=said), watched(pod_with(name, name), "owner", 2)]
+    config_ = {"apiVersion": "v1alpha1", "cpuConfig": {"placement": "spread"}}
+    return [claim(name, amount(2), config=config_), watched(pod_with(name, name), "owner", 2)]
 
 
 def _named(name: str, dice: random.Random) -> list[Manifest]:
-    said = {"apiVersion": "v1alpha1", "cpuConfig": {"cpuset": str(dice.randint(4, 7))}}
-    one = claim(name, amount(1, on_numa_node(1)), config=said)
+    config_ = {"apiVersion": "v1alpha1", "cpuConfig": {"cpuset": str(dice.randint(4, 7))}}
+    one = claim(name, amount(1, on_numa_node(1)), config=config_)
     return [one, watched(pod_with(name, name), "owner", 1)]
 
 
@@ -98,17 +98,17 @@ KINDS: tuple[Callable[[str, random.Random], list[Manifest]], ...] = (
 
 
 class Storm:
-    """So many pods, so many deaths of the driver, in the order the dice say."""
+    """A number of pods and of driver crashes, in random order."""
 
     def __init__(self, cluster: Cluster, driver: ChartDriver, namespace: str, seed: int) -> None:
         self._cluster, self._driver, self._namespace = cluster, driver, namespace
         self._dice = random.Random(seed)
         self._alive: dict[str, float] = {}
-        """Pods that were made and not yet deleted, and since when."""
+        """Pods that were created and not yet deleted, with the time of their creation."""
         self._made = 0
 
     def rage(self, pods: int, deaths: int, watch: Watch) -> None:
-        """Make so many pods and delete them all."""
+        """Create the pods and delete them all."""
         due = sorted(self._dice.sample(range(2, pods), deaths))
         while self._made < pods or self._alive:
             if self._made < pods and len(self._alive) < AT_ONCE:
@@ -134,7 +134,7 @@ class Storm:
         del self._alive[name]
 
     def _settled(self) -> str:
-        """A pod to be deleted: usually one that runs, now and then one in the middle of its start."""
+        """A pod to be deleted: usually a running one, sometimes one that is starting."""
         if self._dice.random() < 0.15:
             return self._dice.choice(list(self._alive))
 
@@ -154,7 +154,7 @@ class Storm:
         return any("running" in each["state"] or each["restartCount"] for each in statuses)
 
     def _disturb_driver(self) -> None:
-        """The driver dies while a pod comes and another goes."""
+        """Kill the driver while a pod starts and another one stops."""
         node = self._cluster.node
         self._make()
         if self._dice.random() < 0.5 or self._made < 20:
@@ -173,7 +173,7 @@ class Storm:
         pytest.param(200, 8, None, id="long", marks=[pytest.mark.full, pytest.mark.timeout(5400)]),
     ],
 )
-def test_no_cpu_is_owned_twice_at_any_moment(
+def test_no_cpu_is_owned_twice_at_any_time(
     cluster: Cluster,
     node: Node,
     cpu_driver: ChartDriver,

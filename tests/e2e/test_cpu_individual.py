@@ -1,4 +1,4 @@
-"""dra-driver-cpu with one device per CPU: the scheduler names every CPU, the kernel confirms it."""
+"""dra-driver-cpu with one device per CPU: the scheduler selects every CPU, the kernel confirms it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def driver(cluster: Cluster, cpu_driver: ChartDriver) -> ChartDriver:
 
 
 def _allocated(cluster: Cluster, name: str, namespace: str) -> frozenset[int]:
-    """The CPUs that the scheduler has named in a claim's allocation."""
+    """The CPUs in the allocation result of a claim."""
     found: Manifest = cluster.api.get("resource.k8s.io/v1", "ResourceClaim", name, namespace)
     results = found["status"]["allocation"]["devices"]["results"]
     return frozenset(int(result["device"].removeprefix("cpudev")) for result in results)

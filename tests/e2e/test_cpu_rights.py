@@ -1,6 +1,6 @@
-"""The deployed driver has the rights it needs and no others; the API server is the judge.
+"""Permissions of the deployed driver: those that it needs and no others, verified by the API server.
 
-Runs after the other CPU tests: what the driver asked for in all of them is in the audit log.
+Runs after the other CPU tests, so that the audit log has all requests of the driver.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SLICE = ("resource.k8s.io/v1", "ResourceSlice")
 
 @pytest.fixture(scope="module")
 def driver(cluster: Cluster, cpu_driver: ChartDriver) -> ChartDriver:
-    """The driver as the file before this one left it; its rights are the same in every mode."""
+    """The driver as deployed by the previous file; its permissions are the same in every mode."""
     cpu_driver.deploy(driverConfig={"cpuDeviceMode": "individual", "reservedCPUs": "0"})
     return cpu_driver
 
@@ -102,7 +102,7 @@ def test_the_driver_may_write_its_own_slices_only(
         cluster.api.delete(*SLICE, foreign)
 
 
-def test_a_token_that_is_bound_to_no_node_writes_nothing(
+def test_a_token_without_a_node_cannot_write(
     driver: ChartDriver, cluster: Cluster, node: Node
 ) -> None:
     loose = cluster.api.as_bearer(cluster.api.token(driver.namespace, driver.chart))
@@ -114,7 +114,7 @@ def test_a_token_that_is_bound_to_no_node_writes_nothing(
     ("api_version", "kind"),
     [("v1", "Pod"), ("v1", "Secret"), ("v1", "ConfigMap"), ("resource.k8s.io/v1", "DeviceClass")],
 )
-def test_what_the_driver_does_not_use_it_cannot_read(
+def test_the_driver_cannot_read_what_it_does_not_use(
     as_driver: Api, cluster: Cluster, api_version: str, kind: str
 ) -> None:
     with pytest.raises(ApiError) as rejected:
@@ -123,7 +123,7 @@ def test_what_the_driver_does_not_use_it_cannot_read(
 
 
 def _is_by_pod_of(entry: dict[str, Any], driver: ChartDriver) -> bool:
-    """Whether a pod of the driver asked, and not a test with the same account."""
+    """Whether the request came from a pod of the driver and not from a test with the same account."""
     user = entry["user"]
     account = f"system:serviceaccount:{driver.namespace}:{driver.chart}"
     by_pod = "authentication.kubernetes.io/pod-name" in user.get("extra", {})

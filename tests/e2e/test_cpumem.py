@@ -1,4 +1,4 @@
-"""dra-driver-cpumem gives CPUs, memory and hugepages of one NUMA node; the guest's kernel is the judge.
+"""dra-driver-cpumem assigns CPUs, memory and hugepages of one NUMA node, verified by the guest's kernel.
 
 The node: NUMA node 0 has CPUs 0-3, node 1 has 4-7; each has 64 pages of 2 Mi and one of 1 Gi. The
 kubelet has its defaults (1.37: Memory QoS on, without protection).
@@ -51,7 +51,7 @@ RESTARTS = 5
 
 @dataclass(frozen=True)
 class Residents:
-    """Pods that run during all tests of this file, and what they said when they started."""
+    """Pods that run during all tests of this file, and their initial output."""
 
     pods: dict[str, Manifest]
     words: dict[str, str]
@@ -73,7 +73,7 @@ def driver(cluster: Cluster, cpumem_driver: ChartDriver) -> ChartDriver:
 
 @pytest.fixture(scope="module")
 def residents(cluster: Cluster, driver: ChartDriver) -> Iterator[Residents]:
-    """One pod of each QoS class with a claim, and one that asks for hugepages as before DRA."""
+    """One pod of each QoS class with a claim, and one with a classic hugepage request."""
     install_holder(cluster.node)
     near = on_numa_node(1)
     with cluster.namespace("cpumem") as namespace:
@@ -132,7 +132,7 @@ def test_cpus_memory_and_hugepages_of_one_claim_are_on_one_node(
     assert memory.mapped() == ({1}, {1: 16})
 
 
-def test_one_page_more_than_claimed_is_rejected_and_nobody_else_notices(
+def test_one_page_more_than_claimed_is_rejected_without_affecting_others(
     residents: Residents, cluster: Cluster
 ) -> None:
     assert residents.words["worker"].split("\n")[:3] == [
@@ -203,7 +203,7 @@ def test_the_limits_of_two_containers_survive_restarts_to_the_byte(
 
 
 def _protected(cluster: Cluster, residents: Residents) -> int:
-    """What ``kubepods`` has for pods that are Guaranteed or have nothing but claims."""
+    """The protection in ``kubepods`` for Guaranteed pods and pods with only claims."""
     return int(MemoryKernel(cluster, residents.pods["steady"]).chain("memory.min")[-1])
 
 
@@ -234,13 +234,13 @@ def _check_pair(cluster: Cluster, pod: Manifest, namespace: str) -> None:
 
 
 def _restart(cluster: Cluster, namespace: str, image: str) -> None:
-    """Both containers anew; waits until both are others than before and run."""
+    """Restart both containers and wait until the new ones run."""
     pod = cluster.api.get("v1", "Pod", "pair", namespace)
     old = {each["name"]: each["containerID"] for each in pod["status"]["containerStatuses"]}
     containers = [{**each, "image": image} for each in pod["spec"]["containers"]]
     cluster.api.patch("v1", "Pod", "pair", {"spec": {"containers": containers}}, namespace)
 
-    def anew() -> bool:
+    def restarted() -> bool:
         now = cluster.api.get("v1", "Pod", "pair", namespace)["status"]["containerStatuses"]
         waiting = [
             each["name"]
@@ -251,4 +251,4 @@ def _restart(cluster: Cluster, namespace: str, image: str) -> None:
             raise NotYetError(f"not started again: {waiting}")
         return True
 
-    cluster.wait(f"both containers to run {image}", anew)
+    cluster.wait(f"both containers to run {image}", restarted)

@@ -1,4 +1,4 @@
-"""Hugepages that are made when a claim needs them, before its pod is bound: or the claim goes elsewhere."""
+"""Hugepages on demand: added before the pod is bound, or the pod is scheduled elsewhere."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.e2e.cpumem import (
 pytestmark = [pytest.mark.full, pytest.mark.groups]
 WANTED = 250
 LEFT = 160 * MI
-"""What the hog leaves free: not enough for the pages."""
+"""Memory that the hog leaves free: not enough for the pages."""
 CONFIG = {
     "reservedCPUs": "0",
     "hugepageGrowth": "*:2Mi=300",
@@ -36,7 +36,7 @@ CONFIG = {
 }
 
 
-def test_pages_are_made_before_the_pod_is_bound_and_elsewhere_if_a_node_has_no_room(
+def test_pages_are_added_before_the_pod_is_bound_or_it_is_scheduled_elsewhere(
     cluster: Cluster, node: Node, cpumem_driver: ChartDriver, namespace: str
 ) -> None:
     cpumem_driver.deploy(driverConfig=CONFIG, kubeletConfig="/bed-node/kubelet.json")
@@ -90,7 +90,7 @@ def _offered_pages(cluster: Cluster, node: Node) -> dict[str, int]:
 
 @contextmanager
 def _memory_of_node_0_taken(node: Node) -> Iterator[None]:
-    """A process outside Kubernetes has nearly all memory of NUMA node 0."""
+    """A process outside Kubernetes that uses nearly all memory of NUMA node 0."""
     free = node.python(_TAKE, 300, left=LEFT)
     assert free <= LEFT
     try:

@@ -1,4 +1,4 @@
-"""Memory behind a CXL expander: a NUMA node without CPUs, claimed by itself."""
+"""Memory behind a CXL expander: claims for a NUMA node without CPUs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_memory_of_a_node_without_cpus_is_offered_and_bound(
     offered = {key: parse_bytes(each["value"]) for key, each in device["capacity"].items()}
     assert device["attributes"]["dra.cpumem/memoryOnly"] == {"bool": True}
     assert "dra.cpumem/cpu" not in offered
-    # The system lives where the CPUs are: nothing of this node is kept for it.
+    # The system uses the nodes with CPUs: nothing of this node is reserved for it.
     assert offered["dra.cpumem/memory"] == there.ordinary // (2 * MI) * 2 * MI
     assert offered["dra.cpumem/hugepages2Mi"] == there.pages[PAGE] * PAGE
 

@@ -1,4 +1,4 @@
-"""What protection is worth when memory runs out, and who protects where the kubelet does it itself."""
+"""Memory protection under memory pressure, with the driver or the kubelet as owner of the files."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ CACHE = (
     f"dd if=/dev/zero of=/data/file bs=1M count={CACHED // MI} 2> /dev/null; sync; "
     "cat /data/file > /dev/null; echo cached; sleep infinity"
 )
-"""Fills the page cache in the container's name: memory that the kernel may take away."""
+"""Fill the page cache of the container: memory that the kernel may reclaim."""
 
 
 @pytest.mark.parametrize("memory_qos", ["claims", "off"])
-def test_a_hog_takes_the_memory_of_others_but_not_what_is_protected(
+def test_memory_pressure_does_not_reclaim_protected_memory(
     cluster: Cluster, node: Node, cpumem_driver: ChartDriver, namespace: str, memory_qos: str
 ) -> None:
     install_holder(node)
-    # Before the kernel takes anything the kubelet would evict somebody.
+    # The kubelet would evict a pod before the kernel reclaims memory.
     never = {"memory.available": "1Mi", "nodefs.available": "1%"}
     with _kubelet_with(node, evictionHard=never):
         cpumem_driver.deploy(
@@ -48,7 +48,7 @@ def test_a_hog_takes_the_memory_of_others_but_not_what_is_protected(
         before = _cached(node, container)
         assert before >= CACHED * 9 // 10
 
-        # What is free and all that others have cached, but for a little.
+        # Free memory and the page cache of others, except for a small rest.
         free, cached = _meminfo(node, "MemFree"), _meminfo(node, "Inactive(file)", "Active(file)")
         hog = free + cached - CACHED - SPARE
         cluster.apply(holding_pod("hog", memory=hog), namespace)
@@ -72,7 +72,7 @@ def _careful() -> Manifest:
     return pod
 
 
-def test_the_driver_yields_to_a_kubelet_that_protects_memory_itself(
+def test_the_driver_does_not_write_files_that_the_kubelet_manages(
     cluster: Cluster, node: Node, cpumem_driver: ChartDriver, namespace: str
 ) -> None:
     install_holder(node)
@@ -94,7 +94,7 @@ def test_the_driver_yields_to_a_kubelet_that_protects_memory_itself(
         memory = MemoryKernel(cluster, pod)
         # The kubelet's values: the request, without the claim.
         assert memory.chain("memory.min")[:2] == [str(64 * MI)] * 2
-        # Hugepages of claims are the driver's all the same.
+        # The driver still owns the hugepage limits of claims.
         assert "pages: taken\nmore: ENOMEM\n" in words
         assert "memoryReservationPolicy is TieredReservation" in cpumem_driver.log(node)
         cluster.wait_for_event("default", "MemoryQoSYielded", about=node.name, limit=90)
@@ -108,7 +108,7 @@ def test_the_driver_yields_to_a_kubelet_that_protects_memory_itself(
 
 @contextmanager
 def _kubelet_with(node: Node, **changes: object) -> Iterator[None]:
-    """The kubelet has these settings inside; its own file lies on a read-only disk."""
+    """Run the kubelet with these settings; its own file is on a read-only disk."""
     changed = "/var/lib/bed/kubelet.json"
     node.put(changed, json.dumps(json.loads(node.read(KUBELET)) | changes))
     node.run(f"mount --bind {changed} {KUBELET}")

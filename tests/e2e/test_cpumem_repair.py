@@ -1,4 +1,4 @@
-"""A foreign value in any file that dra-driver-cpumem owns does not last, on a real kernel and runtime."""
+"""Foreign writes to files of dra-driver-cpumem are corrected, on a real kernel and runtime."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FOREIGN = {
 """Hugepage limits are raised: the kernel does not lower them below what is in use."""
 
 
-def test_foreign_values_in_all_owned_files_are_put_right(
+def test_foreign_values_in_all_owned_files_are_corrected(
     cluster: Cluster, node: Node, cpumem_driver: ChartDriver, namespace: str
 ) -> None:
     cpumem_driver.deploy(

@@ -1,8 +1,8 @@
-"""A storm of pods that claim CPUs, memory and hugepages; the driver dies at random; the kernel is asked.
+"""Load test with pods that claim CPUs, memory and hugepages, and random crashes of the driver.
 
-From the node's cgroups and ``/sys/devices/system/node``, over and over: no CPU with two owners, no NUMA
-node whose memory or hugepages are promised to more than it has; and in the end all is given back. The
-record of all CPUs that were seen is judged by the history checker.
+The cgroups and ``/sys/devices/system/node`` are read continuously: no CPU has two owners, no NUMA node
+has more guaranteed memory or hugepages than it has, and everything is released at the end. The
+history checker verifies the record of all CPUs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.groups
 
 EVERYTHING = frozenset(range(1, 8))
 TOUCHED = 8 * MI
-"""Of the claimed memory: what is promised is looked at, touching it all would only take time."""
+"""Share of the claimed memory that is touched; touching all of it would only take time."""
 
 
 # Kinds of pods -----------------------------------------------------------------------------
@@ -97,7 +97,7 @@ KINDS: tuple[Callable[[str, random.Random], list[Manifest]], ...] = (
 
 
 class MemoryStorm(Storm):
-    """The storm of the CPU driver's test with other pods."""
+    """The load test of the CPU driver with other pods."""
 
     def _make(self) -> None:
         name = f"p{self._made}"
@@ -115,7 +115,7 @@ class MemoryStorm(Storm):
         pytest.param(200, 8, None, id="long", marks=pytest.mark.timeout(5400)),
     ],
 )
-def test_nothing_is_promised_twice_at_any_moment(
+def test_nothing_is_guaranteed_twice_at_any_time(
     cluster: Cluster,
     node: Node,
     cpumem_driver: ChartDriver,
@@ -136,15 +136,15 @@ def test_nothing_is_promised_twice_at_any_moment(
     with watching(node, record=record) as cpus, watching_memory(node) as memory:
         MemoryStorm(cluster, cpumem_driver, namespace, seed).rage(pods, deaths, cpus)
         cluster.wait("all CPUs to be given back", lambda: resident.cpus == EVERYTHING)
-        seen, promised = cpus.report(), memory.report()
-    print(seen, promised)
+        seen, guaranteed = cpus.report(), memory.report()
+    print(seen, guaranteed)
     seen.check()
-    promised.check()
+    guaranteed.check()
     history = judged(record)
     print(f"{record}: {dict(history.seen)}, undecided: {dict(history.undecided)}")
     history.check()
     assert history.seen["containers"] >= len(seen.owners)
-    assert promised.pods >= pods // 2, "too few pods came to be promised memory: this was no storm"
+    assert guaranteed.pods >= pods // 2, "too few pods had guaranteed memory: the load was too low"
     assert cpumem_driver.checkpoint(node) == {}
     pod = cluster.api.get("v1", "Pod", "resident", namespace)
     cluster.wait(

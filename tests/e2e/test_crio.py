@@ -1,8 +1,8 @@
-"""Node tier, CRI-O only: each way in which CRI-O differs from containerd, and the driver's answer to it.
+"""Node tier, CRI-O only: the differences between CRI-O and containerd, and how the driver handles them.
 
-The first part holds what we believe of CRI-O against CRI-O itself, so that a release that behaves otherwise
-is noticed. The second part has the CPU driver on that node keep its promises where the difference could break
-them. What a double can show is in ``tests/kit/runtime/test_crio_traps.py``.
+The first part verifies our assumptions with CRI-O itself, so that a release that behaves differently is
+detected. The second part verifies the guarantees of the CPU driver that a difference could violate. Tests
+that work with a fake are in ``tests/kit/runtime/test_crio_traps.py``.
 
 The node: cores {0,1} {2,3} on NUMA node 0, {4,5} {6,7} on NUMA node 1; CPU 0 is reserved.
 """
@@ -19,14 +19,20 @@ import msgspec
 import pytest
 from grpclib.exceptions import GRPCError
 
-from drakit.wire.nri.handler import ContainerRejectedError
 from drakit.wire.nri.values import Adjustment, ContainerUpdate, NriContainer, PodSandbox, Resources
 from tests.e2e.bed.cri import Cri, cri_of, cri_of_second_client
 from tests.e2e.bed.deploy import install_packages
 from tests.e2e.bed.drivenode import ClaimRejectedError, DrivenNode, driven
 from tests.e2e.bed.node import Node
 from tests.e2e.bed.waiting import NotYetError
-from tests.e2e.test_node_nri import Pinner, Station, cpus, wait_until
+from tests.e2e.nri import (
+    PluginThread,
+    RecordingPlugin,
+    connected,
+    cpus,
+    restart_runtime,
+    wait_until,
+)
 
 pytestmark = pytest.mark.crio
 
@@ -34,7 +40,7 @@ ALL = frozenset(range(8))
 POOL = frozenset(range(1, 8))
 MI = 1 << 20
 _PUSHED = "Unsolicited container update from NRI"
-"""What CRI-O logs when a plugin pushes an update."""
+"""CRI-O's log message for a pushed update."""
 _VALIDATOR = """
 [crio.nri.default_validator]
 nri_enable_default_validator = true
@@ -43,21 +49,13 @@ nri_validator_tolerate_missing_plugins_annotation = "drakit.test/may-run-unpinne
 """
 
 
-@pytest.fixture
-def cri(runtime: Node) -> Iterator[Cri]:
-    """The runtime's CRI; what a test leaves is removed."""
-    with cri_of(runtime) as client:
-        yield client
-
-
-class Racing(Pinner):
-    """Moves the container ``first`` when ``second`` is created; may reject starts."""
+class Racing(RecordingPlugin):
+    """Plugin that moves the container ``first`` when ``second`` is created; may reject starts."""
 
     def __init__(self) -> None:
         super().__init__()
         self.answered = threading.Event()
         self.first = ""
-        self.rejected_starts: set[str] = set()
 
     async def create(self, pod: PodSandbox, container: NriContainer) -> Adjustment:
         answer = await super().create(pod, container)
@@ -69,169 +67,151 @@ class Racing(Pinner):
             answer = Adjustment(updates=(away,))
         return answer
 
-    async def starting(self, pod: PodSandbox, container: NriContainer) -> None:
-        await super().starting(pod, container)
-        if container.name in self.rejected_starts:
-            raise ContainerRejectedError("it must not start")
-
 
 @pytest.fixture
-def pinner() -> Racing:
+def recorder() -> Racing:
     return Racing()
 
 
 @pytest.fixture
-def station(runtime: Node, pinner: Racing) -> Iterator[Station]:
-    """Our plugin, synchronized with CRI-O."""
-    with runtime.forward("/var/run/nri/nri.sock") as path:
-        made = Station(str(path), pinner)
-        made.start()
-        try:
-            wait_until("our plugin is synchronized", lambda: pinner.synchronized, runtime)
-            yield made
-        finally:
-            made.close()
+def connection(runtime: Node, recorder: Racing) -> Iterator[PluginThread]:
+    """Our plugin, synchronized with the runtime."""
+    with connected(runtime, recorder) as made:
+        wait_until("our plugin is synchronized", lambda: recorder.synchronized, runtime)
+        yield made
 
 
 def _pushes(node: Node) -> int:
     return node.read("/var/log/crio.log").count(_PUSHED)
 
 
-def _restart(node: Node, pinner: Pinner) -> list[NriContainer]:
-    """Restart CRI-O; returns the containers of the Synchronize that follows."""
-    before = len(pinner.synchronized)
-    node.restart_service("runtime")
-    wait_until("our plugin is back", lambda: len(pinner.synchronized) > before, node)
-    return pinner.synchronized[-1]
-
-
 # What CRI-O does -----------------------------------------------------------------------------
 
 
 def test_a_pushed_update_is_applied_and_logged(
-    runtime: Node, cri: Cri, station: Station, pinner: Racing
+    runtime: Node, cri: Cri, connection: PluginThread, recorder: Racing
 ) -> None:
-    """The control of ``the_driver_never_pushes``: a push, forced here while nothing happens, is seen."""
-    pinner.answers["main"] = cpus("2-3")
+    """Control for ``the_driver_never_pushes``: a forced push is detected."""
+    recorder.answers["main"] = cpus("2-3")
     container = cri.run_container(cri.run_pod())
     before = _pushes(runtime)
-    session = station.plugin._current
+    session = connection.plugin._current
     assert session is not None
     assert session.runtime is not None
     features = msgspec.structs.replace(session.runtime.features, unsolicited_updates=True)
     session.runtime = msgspec.structs.replace(session.runtime, features=features)
-    station.push([ContainerUpdate(container_id=container, resources=Resources(cpus="4-5"))])
+    connection.push([ContainerUpdate(container_id=container, resources=Resources(cpus="4-5"))])
     assert runtime.effective_cpus(container) == {4, 5}
     assert _pushes(runtime) == before + 1
 
 
 def test_a_pods_annotations_are_copied_to_its_containers(
-    cri: Cri, station: Station, pinner: Racing
+    cri: Cri, connection: PluginThread, recorder: Racing
 ) -> None:
     pod = cri.run_pod(annotations={"drakit.dev/wanted": '{"memory_added":1}'})
     container = cri.run_container(pod)
-    assert pinner.seen[container].annotations["drakit.dev/wanted"] == '{"memory_added":1}'
+    assert recorder.seen[container].annotations["drakit.dev/wanted"] == '{"memory_added":1}'
 
 
 def test_after_a_restart_containers_are_reported_as_created_not_as_updated(
-    runtime: Node, cri: Cri, station: Station, pinner: Racing
+    runtime: Node, cri: Cri, connection: PluginThread, recorder: Racing
 ) -> None:
-    pinner.answers["main"] = cpus("2-3")
+    recorder.answers["main"] = cpus("2-3")
     pod = cri.run_pod()
     container = cri.run_container(pod)
     away = ContainerUpdate(container_id=container, resources=Resources(cpus="4-5"))
-    pinner.answers["other"] = Adjustment(updates=(away,))
+    recorder.answers["other"] = Adjustment(updates=(away,))
     cri.run_container(pod, "other")
     assert runtime.effective_cpus(container) == {4, 5}
-    (reported,) = [each for each in _restart(runtime, pinner) if each.id == container]
+    (reported,) = [each for each in restart_runtime(runtime, recorder) if each.id == container]
     assert runtime.effective_cpus(container) == {4, 5}
     assert reported.resources.cpus == "2-3"
 
 
-def test_an_update_that_meets_a_creation_is_lost_and_reported_as_done(
-    runtime: Node, cri: Cri, station: Station, pinner: Racing
+def test_an_update_during_a_creation_is_lost_and_reported_as_done(
+    runtime: Node, cri: Cri, connection: PluginThread, recorder: Racing
 ) -> None:
-    pinner.answers["first"] = cpus("2-3")
+    recorder.answers["first"] = cpus("2-3")
     pods = [cri.run_pod(), cri.run_pod()]
     with cri_of_second_client(runtime) as other, ThreadPoolExecutor(1) as thread:
         first = thread.submit(cri.create, pods[0], "first")
-        assert pinner.answered.wait(60)
+        assert recorder.answered.wait(60)
         other.create(pods[1], "second")
         container = first.result()
     cri.start(container)
-    assert pinner.ends == []
+    assert recorder.ends == []
     assert runtime.effective_cpus(container) == {2, 3}, "the update was applied after all"
 
 
-def test_an_error_at_its_start_does_not_keep_a_container_from_running(
-    runtime: Node, cri: Cri, station: Station, pinner: Racing
+def test_an_error_at_its_start_does_not_prevent_a_container_from_running(
+    runtime: Node, cri: Cri, connection: PluginThread, recorder: Racing
 ) -> None:
     """containerd fails the start; with CRI-O only the creation can be rejected."""
-    pinner.rejected_starts.add("main")
+    recorder.rejected_starts.add("main")
     container = cri.run_container(cri.run_pod())
-    assert ("starting", "main") in pinner.events
+    assert ("starting", "main") in recorder.events
     assert cri.state(container) == "CONTAINER_RUNNING"
-    assert pinner.ends == []
+    assert recorder.ends == []
 
 
 def test_a_rejected_creation_is_not_followed_by_a_stop_and_a_removal(
-    runtime: Node, cri: Cri, station: Station, pinner: Racing
+    runtime: Node, cri: Cri, connection: PluginThread, recorder: Racing
 ) -> None:
-    pinner.rejected["bad"] = "it must not be created"
+    recorder.rejected["bad"] = "it must not be created"
     pod = cri.run_pod()
     with pytest.raises(GRPCError, match="it must not be created"):
         cri.create(pod, "bad")
     cri.remove(cri.create(pod, "good"))
-    wait_until("the removal is reported", lambda: ("removed", "good") in pinner.events, runtime)
-    assert [kind for kind, name in pinner.events if name == "bad"] == ["create"]
+    wait_until("the removal is reported", lambda: ("removed", "good") in recorder.events, runtime)
+    assert [kind for kind, name in recorder.events if name == "bad"] == ["create"]
 
 
 def test_a_container_that_died_while_cri_o_was_down_is_not_reported(
-    runtime: Node, cri: Cri, station: Station, pinner: Racing
+    runtime: Node, cri: Cri, connection: PluginThread, recorder: Racing
 ) -> None:
     pod = cri.run_pod()
     dead, alive = cri.run_container(pod, "dead"), cri.run_container(pod, "alive")
     (pid,) = runtime.pids(dead)
-    before = len(pinner.synchronized)
+    before = len(recorder.synchronized)
     runtime.stop_service("runtime")
     runtime.run(f"kill -9 {pid}")
     runtime.start_service("runtime")
-    wait_until("our plugin is back", lambda: len(pinner.synchronized) > before, runtime)
-    assert {each.id for each in pinner.synchronized[-1]} & {dead, alive} == {alive}
-    assert ("stop", "dead") not in pinner.events
+    wait_until("our plugin is back", lambda: len(recorder.synchronized) > before, runtime)
+    assert {each.id for each in recorder.synchronized[-1]} & {dead, alive} == {alive}
+    assert ("stop", "dead") not in recorder.events
 
 
 def test_hugepage_limits_are_dropped_from_updates(
-    runtime: Node, cri: Cri, station: Station, pinner: Racing
+    runtime: Node, cri: Cri, connection: PluginThread, recorder: Racing
 ) -> None:
-    pinner.answers["main"] = Adjustment(resources=Resources(hugepage_limits={"2MB": 4 * MI}))
+    recorder.answers["main"] = Adjustment(resources=Resources(hugepage_limits={"2MB": 4 * MI}))
     pod = cri.run_pod()
     container = cri.run_container(pod)
     file = "hugetlb.2MB.max"
     assert runtime.cgroup_file(container, file) == str(4 * MI)
     more = Resources(cpus="2-3", hugepage_limits={"2MB": 8 * MI})
-    pinner.update_answers["main"] = more
+    recorder.update_answers["main"] = more
     cri.update(container, cpu_shares=512)
     assert runtime.effective_cpus(container) == {2, 3}, "the rest of the update is applied"
     assert runtime.cgroup_file(container, file) == str(4 * MI)
     moved = ContainerUpdate(
         container_id=container, resources=msgspec.structs.replace(more, cpus="4-5")
     )
-    pinner.answers["other"] = Adjustment(updates=(moved,))
+    recorder.answers["other"] = Adjustment(updates=(moved,))
     cri.run_container(pod, "other")
     assert runtime.effective_cpus(container) == {4, 5}, "the rest of the update is applied"
     assert runtime.cgroup_file(container, file) == str(4 * MI)
 
 
 def test_a_memory_limit_below_the_configured_minimum_is_rejected(
-    runtime: Node, cri: Cri, station: Station, pinner: Racing
+    runtime: Node, cri: Cri, connection: PluginThread, recorder: Racing
 ) -> None:
-    """Also one that a plugin asks for; the bed lowers CRI-O's minimum of 12 MiB to 500 KiB."""
+    """Also limits set by a plugin; the test cluster lowers CRI-O's minimum of 12 MiB to 500 KiB."""
     pod = cri.run_pod()
-    pinner.answers["small"] = Adjustment(resources=Resources(memory_limit=11 * MI))
+    recorder.answers["small"] = Adjustment(resources=Resources(memory_limit=11 * MI))
     small = cri.create(pod, "small")
     assert small in cri.containers()
-    pinner.answers["tiny"] = Adjustment(resources=Resources(memory_limit=100 << 10))
+    recorder.answers["tiny"] = Adjustment(resources=Resources(memory_limit=100 << 10))
     with pytest.raises(GRPCError, match="memory limit"):
         cri.create(pod, "tiny")
 
@@ -252,7 +232,7 @@ def test_a_sandbox_without_a_process_leaves_an_empty_cgroup(runtime: Node, cri: 
 
 @contextmanager
 def _required_plugin(node: Node) -> Iterator[None]:
-    """CRI-O with the configuration of docs/install.md that creates nothing while the plugin is away."""
+    """CRI-O with the configuration of docs/install.md that rejects containers without the plugin."""
     file = "/etc/crio/crio.conf.d/90-required.conf"
     node.put(file, _VALIDATOR)
     node.restart_service("runtime")
@@ -263,8 +243,8 @@ def _required_plugin(node: Node) -> Iterator[None]:
         node.restart_service("runtime")
 
 
-def test_without_its_required_plugin_cri_o_creates_no_container_and_without_the_guard_any(
-    runtime: Node, cri: Cri, pinner: Racing
+def test_cri_o_rejects_containers_without_its_required_plugin(
+    runtime: Node, cri: Cri, recorder: Racing
 ) -> None:
     unguarded = cri.run_container(cri.run_pod())
     assert runtime.effective_cpus(unguarded) == ALL, "CRI-O fails open"
@@ -274,16 +254,16 @@ def test_without_its_required_plugin_cri_o_creates_no_container_and_without_the_
             guarded.create(pod, "main")
         excused = guarded.run_pod(annotations={"drakit.test/may-run-unpinned": "true"})
         guarded.run_container(excused)
-        pinner.answers["pinned"] = cpus("2-3")
+        recorder.answers["pinned"] = cpus("2-3")
         with runtime.forward("/var/run/nri/nri.sock") as path:
-            station = Station(str(path), pinner)
-            station.start()
+            connection = PluginThread(str(path), recorder)
+            connection.start()
             try:
-                wait_until("our plugin is synchronized", lambda: pinner.synchronized, runtime)
+                wait_until("our plugin is synchronized", lambda: recorder.synchronized, runtime)
                 container = guarded.run_container(pod, "pinned")
                 assert runtime.effective_cpus(container) == {2, 3}
             finally:
-                station.close()
+                connection.close()
 
 
 # What the driver makes of it -------------------------------------------------------------------
@@ -298,14 +278,14 @@ def machine(runtime: Node, packages: Path) -> Node:
 
 @pytest.fixture(scope="module")
 def shared_driver(machine: Node) -> Iterator[DrivenNode]:
-    """The CPU driver, which never compares with the kernel: what is right here is right by events alone."""
+    """The CPU driver without periodic verification: results depend only on events."""
     with driven(machine, reserved_cpus="0", verify_seconds="86400") as node:
         yield node
 
 
 @pytest.fixture
 def driver(shared_driver: DrivenNode) -> Iterator[DrivenNode]:
-    """The same; what a test leaves is removed."""
+    """The same; pods and claims of a test are removed."""
     try:
         yield shared_driver
     finally:
@@ -318,7 +298,7 @@ def test_the_driver_never_pushes(machine: Node, driver: DrivenNode) -> None:
     container, claim = driver.owner(2, numa=0)
     assert driver.cpus(sharer) == POOL - {2, 3}
     driver.end(container, claim)
-    driver.owner(1, numa=1)  # its creation carries what was due since the claim ended
+    driver.owner(1, numa=1)  # the response to its creation contains the pending updates
     assert driver.soon(lambda: {2, 3} < driver.cpus(sharer))
     assert _pushes(machine) == before
 
@@ -339,7 +319,7 @@ def test_the_value_of_a_claim_replaces_the_pods_own(driver: DrivenNode) -> None:
     assert [each for each in variables if each.startswith("DRA_CPUSET=")] == ["DRA_CPUSET=2-3"]
 
 
-def test_a_forged_marker_is_rejected_and_nobody_else_is(driver: DrivenNode) -> None:
+def test_a_forged_marker_is_rejected_without_affecting_others(driver: DrivenNode) -> None:
     container, claim = driver.owner(2, numa=0)
     marker = f"DRA_CLAIM_{claim.uid}_cpus"
     with pytest.raises(GRPCError, match=f"remove {marker}"):
@@ -354,12 +334,12 @@ def test_a_forged_marker_is_rejected_and_nobody_else_is(driver: DrivenNode) -> N
 def test_after_a_restart_of_cri_o_every_container_gets_its_cpus_again(
     machine: Node, driver: DrivenNode
 ) -> None:
-    """CRI-O reports the sharer as it was created, which is just what it should be now and is not."""
+    """CRI-O reports the sharer as created, which equals the desired state but not the actual one."""
     container, claim = driver.owner(2, numa=0)
     sharer = driver.run(driver.pod())
     assert driver.cpus(sharer) == POOL - {2, 3}
     driver.end(container, claim)
-    driver.run(driver.pod())  # its creation carries what was due since the claim ended
+    driver.run(driver.pod())  # the response to its creation contains the pending updates
     assert driver.soon(lambda: driver.cpus(sharer) == POOL)
     pod = driver.pod()
     devices = driver.prepare(driver.claim(pod, 2, numa=0))
@@ -395,10 +375,10 @@ def test_the_claim_of_a_container_that_died_while_cri_o_was_down_can_be_released
     assert driver.soon(lambda: driver.cpus(sharer) == POOL)
 
 
-def test_containers_that_are_created_at_the_same_moment_never_share_a_cpu(
+def test_containers_created_at_the_same_time_never_share_a_cpu(
     machine: Node, driver: DrivenNode
 ) -> None:
-    """An update of a container that CRI-O is still creating is lost; it is due again when that one starts."""
+    """An update during the creation of a container is lost; it is sent again when the container starts."""
     pods = [driver.pod() for _ in range(4)]
     devices = [driver.prepare(driver.claim(pods[numa], 2, numa)) for numa in (0, 1)]
     with ThreadPoolExecutor(4) as threads:

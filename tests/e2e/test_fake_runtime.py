@@ -1,4 +1,4 @@
-"""Node tier: what ``drakit.testing.runtime`` assumes of a container runtime, checked with a real one.
+"""Node tier: assumptions of ``drakit.testing.runtime``, verified with a real container runtime.
 
 ``docs/developers/fakes.md`` lists every assumption with its test; those about CRI-O are in ``test_crio.py``.
 """
@@ -10,16 +10,11 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Any
 
-import msgspec
 import pytest
 from grpclib.exceptions import GRPCError
 
-from drakit.wire.nri import connection
 from drakit.wire.nri.event_table import HANDLED_EVENTS
-from drakit.wire.nri.handler import ContainerRejectedError, Handler
 from drakit.wire.nri.values import (
     Adjustment,
     ContainerUpdate,
@@ -31,7 +26,14 @@ from drakit.wire.nri.values import (
 from tests.e2e.bed.cri import Cri, cri_of, cri_of_second_client
 from tests.e2e.bed.node import Node
 from tests.e2e.bed.pins import Pins
-from tests.e2e.test_node_nri import Pinner, Station, cpus, wait_until
+from tests.e2e.nri import (
+    PluginThread,
+    RecordingPlugin,
+    connected,
+    cpus,
+    restart_runtime,
+    wait_until,
+)
 
 ALL = frozenset(range(8))
 _SPEC = {
@@ -41,15 +43,14 @@ _SPEC = {
 }
 
 
-class Observer(Pinner):
-    """Also records pods, looks at the node when a container starts, and can block or misbehave."""
+class Observer(RecordingPlugin):
+    """Plugin that also records pods, reads the node when a container starts, and can block or fail."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.rejected_starts: set[str] = set()
         self.updates_itself: set[str] = set()
         self.meeting: asyncio.Event | None = None
-        """Set when two creations are asked about at once; each waits a second for another one."""
+        """Set if two creations overlap; each waits one second for another one."""
         self._within = 0
         self.on_start: Callable[[str], object] | None = None
         self.seen_at_start: dict[str, object] = {}
@@ -82,13 +83,11 @@ class Observer(Pinner):
         return await super().update(pod, container, resources)
 
     async def starting(self, pod: PodSandbox, container: NriContainer) -> None:
-        await super().starting(pod, container)
         if self.on_start is not None:
             self.seen_at_start[container.name] = await asyncio.to_thread(
                 self.on_start, container.id
             )
-        if container.name in self.rejected_starts:
-            raise ContainerRejectedError("it must not start")
+        await super().starting(pod, container)
 
     async def stop(self, pod: PodSandbox, container: NriContainer) -> Sequence[ContainerUpdate]:
         self.stopped[container.name] = container
@@ -109,73 +108,46 @@ class Observer(Pinner):
 
 
 @pytest.fixture
-def cri(runtime: Node) -> Iterator[Cri]:
-    """The runtime's CRI; what a test leaves is removed."""
-    with cri_of(runtime) as client:
-        yield client
-
-
-@contextmanager
-def connected(runtime: Node, handler: Handler, **changes: Any) -> Iterator[Station]:
-    """A plugin of ours with changed options, connecting until the end."""
-    with runtime.forward("/var/run/nri/nri.sock") as path:
-        made = Station(str(path), handler)
-        for name, value in changes.items():
-            msgspec.structs.force_setattr(made._options, name, value)  # also what we would reject
-        made.start()
-        try:
-            yield made
-        finally:
-            made.close()
-
-
-@pytest.fixture
-def pinner() -> Observer:
+def recorder() -> Observer:
     return Observer()
 
 
 @pytest.fixture
-def station(runtime: Node, pinner: Observer) -> Iterator[Station]:
-    """Our plugin, synchronized, with the events of pods as well."""
-    with connected(runtime, pinner, events=HANDLED_EVENTS) as made:
-        wait_until("our plugin is synchronized", lambda: pinner.synchronized, runtime)
+def connection(runtime: Node, recorder: Observer) -> Iterator[PluginThread]:
+    """Our synchronized plugin, with the events of pods."""
+    with connected(runtime, recorder, events=HANDLED_EVENTS) as made:
+        wait_until("our plugin is synchronized", lambda: recorder.synchronized, runtime)
         yield made
-
-
-def _restart(node: Node, pinner: Pinner) -> dict[str, NriContainer]:
-    """Restart the runtime; the containers of the Synchronize that follows, by name."""
-    before = len(pinner.synchronized)
-    node.restart_service("runtime")
-    wait_until("our plugin is back", lambda: len(pinner.synchronized) > before, node)
-    return {each.name: each for each in pinner.synchronized[-1]}
 
 
 # The life of pods and containers ---------------------------------------------------------------
 
 
 def test_events_come_in_this_order_and_with_these_values(
-    runtime: Node, cri: Cri, station: Station, pinner: Observer
+    runtime: Node, cri: Cri, connection: PluginThread, recorder: Observer
 ) -> None:
     """The cgroup exists at the start; a stopped container is reported after its end."""
-    pinner.on_start = runtime.effective_cpus
-    pinner.answers["main"] = cpus("2-3")
+    recorder.on_start = runtime.effective_cpus
+    recorder.answers["main"] = cpus("2-3")
     pod = cri.run_pod()
     container = cri.create(pod)
-    assert pinner.seen[container].state is State.UNKNOWN
+    assert recorder.seen[container].state is State.UNKNOWN
     cri.start(container)
-    assert pinner.seen_at_start["main"] == {2, 3}
-    told = pinner.pods[pod.id]
+    assert recorder.seen_at_start["main"] == {2, 3}
+    told = recorder.pods[pod.id]
     assert (told.name, told.namespace, told.uid) == (pod.name, "default", pod.uid)
-    assert container in pinner.seen[container].cgroups_path
+    assert container in recorder.seen[container].cgroups_path
     (pid,) = runtime.pids(container)
     cgroup = runtime.container_cgroup(container)
     cri.stop(container)
-    wait_until("the stop is reported", lambda: "main" in pinner.stopped, runtime)
+    wait_until("the stop is reported", lambda: "main" in recorder.stopped, runtime)
     assert not runtime.exists(f"/proc/{pid}")
     wait_until("its cgroup is gone", lambda: not runtime.exists(cgroup), runtime)
     cri.remove_pod(pod)
-    wait_until("the removal is reported", lambda: "pod removed" in pinner.about(pod.name), runtime)
-    both = [kind for kind, whose in pinner.events if whose in ("main", pod.name)]
+    wait_until(
+        "the removal is reported", lambda: "pod removed" in recorder.about(pod.name), runtime
+    )
+    both = [kind for kind, whose in recorder.events if whose in ("main", pod.name)]
     first, last = ["pod started", "create", "starting", "started", "stop"], "pod removed"
     assert both[:5] == first
     assert sorted(both[5:]) == ["pod removed", "pod stopped", "removed"]
@@ -184,43 +156,43 @@ def test_events_come_in_this_order_and_with_these_values(
 
 @pytest.mark.containerd
 def test_a_rejected_creation_is_followed_by_a_stop_and_a_removal(
-    runtime: Node, cri: Cri, station: Station, pinner: Observer
+    runtime: Node, cri: Cri, connection: PluginThread, recorder: Observer
 ) -> None:
-    pinner.rejected["bad"] = "it must not be created"
+    recorder.rejected["bad"] = "it must not be created"
     pod = cri.run_pod()
     with pytest.raises(GRPCError, match="it must not be created"):
         cri.create(pod, "bad")
     cri.remove(cri.create(pod, "good"))
-    wait_until("the removal is reported", lambda: "removed" in pinner.about("good"), runtime)
-    assert pinner.about("bad") == ["create", "stop", "removed"]
+    wait_until("the removal is reported", lambda: "removed" in recorder.about("good"), runtime)
+    assert recorder.about("bad") == ["create", "stop", "removed"]
 
 
 @pytest.mark.containerd
-def test_an_error_at_its_start_keeps_a_container_from_running(
-    runtime: Node, cri: Cri, station: Station, pinner: Observer
+def test_an_error_at_its_start_prevents_a_container_from_running(
+    runtime: Node, cri: Cri, connection: PluginThread, recorder: Observer
 ) -> None:
-    pinner.rejected_starts.add("main")
+    recorder.rejected_starts.add("main")
     container = cri.create(cri.run_pod())
     with pytest.raises(GRPCError, match="it must not start"):
         cri.start(container)
     assert cri.state(container) != "CONTAINER_RUNNING"
-    assert pinner.ends == []
+    assert recorder.ends == []
 
 
 @pytest.mark.containerd
 def test_a_pods_annotations_are_not_copied_to_its_containers(
-    cri: Cri, station: Station, pinner: Observer
+    cri: Cri, connection: PluginThread, recorder: Observer
 ) -> None:
     pod = cri.run_pod(annotations={"drakit.dev/wanted": "1"})
     container = cri.create(pod)
-    assert pinner.pods[pod.id].annotations["drakit.dev/wanted"] == "1"
-    assert "drakit.dev/wanted" not in pinner.seen[container].annotations
+    assert recorder.pods[pod.id].annotations["drakit.dev/wanted"] == "1"
+    assert "drakit.dev/wanted" not in recorder.seen[container].annotations
 
 
 def test_a_cdi_device_replaces_a_variable_of_the_pod(
-    runtime: Node, cri: Cri, station: Station, pinner: Observer
+    runtime: Node, cri: Cri, connection: PluginThread, recorder: Observer
 ) -> None:
-    """In its place, before plugins are asked; a new variable comes after the pod's own."""
+    """At the same position, before plugins are called; new variables follow those of the pod."""
     runtime.put("/var/run/cdi/fakes.json", json.dumps(_SPEC))
 
     def made() -> str:
@@ -236,16 +208,18 @@ def test_a_cdi_device_replaces_a_variable_of_the_pod(
     pod = cri.run_pod()
     container = runtime.wait("the runtime noticed the CDI file", made)
     runtime.run("rm /var/run/cdi/fakes.json")
-    ours = [each for each in pinner.seen[container].env if each[:5] in ("THING", "OTHER", "MORE=")]
+    ours = [
+        each for each in recorder.seen[container].env if each[:5] in ("THING", "OTHER", "MORE=")
+    ]
     assert ours == ["THING=one", "OTHER=1", "MORE=2"]
 
 
 def test_events_of_two_containers_follow_one_another(
-    runtime: Node, cri: Cri, station: Station, pinner: Observer
+    runtime: Node, cri: Cri, connection: PluginThread, recorder: Observer
 ) -> None:
-    """While a plugin decides about one container it is not asked about another one."""
+    """While a plugin handles one container, it gets no event of another one."""
     pods = [cri.run_pod(), cri.run_pod()]
-    first = pinner.meeting = asyncio.Event()
+    first = recorder.meeting = asyncio.Event()
     with cri_of_second_client(runtime) as other, ThreadPoolExecutor(2) as threads:
         begun = [
             threads.submit(client.create, pod, f"meeting-{place}")
@@ -253,7 +227,7 @@ def test_events_of_two_containers_follow_one_another(
         ]
         for each in begun:
             each.result()
-    assert pinner.about("meeting-0") == pinner.about("meeting-1") == ["create"]
+    assert recorder.about("meeting-0") == recorder.about("meeting-1") == ["create"]
     assert not first.is_set(), "two events at once"
 
 
@@ -261,71 +235,71 @@ def test_events_of_two_containers_follow_one_another(
 
 
 def test_limits_that_the_kernel_rejects(
-    runtime: Node, cri: Cri, station: Station, pinner: Observer, pins: Pins
+    runtime: Node, cri: Cri, connection: PluginThread, recorder: Observer, pins: Pins
 ) -> None:
     """For the container itself the start fails; for a neighbor the failure is only logged."""
     pod = cri.run_pod()
-    pinner.answers["shared"] = cpus("0-3")
+    recorder.answers["shared"] = cpus("0-3")
     shared = cri.run_container(pod, "shared")
-    pinner.answers["beyond"] = cpus("100")
+    recorder.answers["beyond"] = cpus("100")
     beyond = cri.create(pod, "beyond")
     with pytest.raises(GRPCError, match="cpuset"):
         cri.start(beyond)
     impossible = ContainerUpdate(container_id=shared, resources=Resources(cpus="100"))
-    pinner.answers["other"] = Adjustment(updates=(impossible,))
+    recorder.answers["other"] = Adjustment(updates=(impossible,))
     other = cri.run_container(pod, "other")
     assert cri.state(other) == "CONTAINER_RUNNING"
     assert runtime.effective_cpus(shared) == {0, 1, 2, 3}
     if not pins.old_nri:
         with pytest.raises(Exception, match="update of some containers failed"):
-            station.push([impossible])
+            connection.push([impossible])
         assert runtime.effective_cpus(shared) == {0, 1, 2, 3}
-    assert pinner.ends == []
+    assert recorder.ends == []
 
 
-def test_plugins_are_asked_by_index_and_must_not_contradict(
-    runtime: Node, cri: Cri, station: Station, pinner: Observer
+def test_plugins_are_called_by_index_and_must_not_conflict(
+    runtime: Node, cri: Cri, connection: PluginThread, recorder: Observer
 ) -> None:
     later = Observer()
     with connected(runtime, later, name="later", index="60"):
         wait_until("the second plugin is synchronized", lambda: later.synchronized, runtime)
         pod = cri.run_pod()
-        pinner.answers["main"] = Adjustment(resources=Resources(cpus="2-3"))
+        recorder.answers["main"] = Adjustment(resources=Resources(cpus="2-3"))
         later.answers["main"] = Adjustment(resources=Resources(mems="0"))
         container = cri.run_container(pod)
-        assert pinner.seen[container].resources.cpus == ""
+        assert recorder.seen[container].resources.cpus == ""
         assert later.seen[container].resources.cpus == "2-3"
         assert runtime.effective_cpus(container) == {2, 3}
         assert runtime.effective_mems(container) == {0}
-        pinner.answers["both"] = later.answers["both"] = cpus("4")
+        recorder.answers["both"] = later.answers["both"] = cpus("4")
         with pytest.raises(GRPCError, match="both tried to set"):
             cri.create(pod, "both")
         moved = ContainerUpdate(container_id=container, resources=Resources(cpus="5"))
-        pinner.answers["move"] = later.answers["move"] = Adjustment(updates=(moved,))
+        recorder.answers["move"] = later.answers["move"] = Adjustment(updates=(moved,))
         with pytest.raises(GRPCError, match="both tried to set"):
             cri.create(pod, "move")
         assert runtime.effective_cpus(container) == {2, 3}
 
 
 def test_an_update_of_the_container_being_created_is_an_error(
-    cri: Cri, station: Station, pinner: Observer, monkeypatch: pytest.MonkeyPatch
+    cri: Cri, connection: PluginThread, recorder: Observer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Our plugin would not send it: see what the runtime makes of it.
+    # Our plugin would not send it; this tests the runtime.
     monkeypatch.setattr("drakit.wire.nri.connection.check_updates", lambda *args: None)
-    pinner.updates_itself.add("main")
+    recorder.updates_itself.add("main")
     with pytest.raises(GRPCError, match="update"):
         cri.create(cri.run_pod())
-    assert pinner.ends == []
+    assert recorder.ends == []
 
 
 def test_an_update_by_the_kubelet_is_shown_with_the_old_and_the_new_limits(
-    runtime: Node, cri: Cri, station: Station, pinner: Observer
+    runtime: Node, cri: Cri, connection: PluginThread, recorder: Observer
 ) -> None:
-    """Without an answer of the plugin the kubelet's own values are applied."""
-    pinner.answers["main"] = cpus("2-3")
+    """Without updates by the plugin the kubelet's values are applied."""
+    recorder.answers["main"] = cpus("2-3")
     container = cri.run_container(cri.run_pod())
     cri.update(container, cpuset_cpus="4-5")
-    assert pinner.resized == [("2-3", "4-5")]
+    assert recorder.resized == [("2-3", "4-5")]
     assert runtime.effective_cpus(container) == {4, 5}
 
 
@@ -335,8 +309,8 @@ def test_an_update_by_the_kubelet_is_shown_with_the_old_and_the_new_limits(
 @pytest.mark.parametrize("wrong", ["index", "events", "name"])
 def test_a_registration_that_the_runtime_rejects(
     runtime: Node,
-    station: Station,
-    pinner: Observer,
+    connection: PluginThread,
+    recorder: Observer,
     pins: Pins,
     wrong: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -353,22 +327,22 @@ def test_a_registration_that_the_runtime_rejects(
     with connected(runtime, other, **changes):
         wait_until("its rejection", lambda: other.ends, runtime)
     assert other.synchronized == []
-    assert pinner.ends == []
+    assert recorder.ends == []
 
 
 def test_a_restarted_runtime_reports_what_can_still_run_and_forgets_pods(
-    runtime: Node, cri: Cri, station: Station, pinner: Observer, pins: Pins
+    runtime: Node, cri: Cri, connection: PluginThread, recorder: Observer, pins: Pins
 ) -> None:
     """containerd reports updated limits, CRI-O those of the creation (``forgets_updates``)."""
     pod = cri.run_pod()
-    pinner.answers["moved"] = cpus("2-3")
+    recorder.answers["moved"] = cpus("2-3")
     moved = cri.run_container(pod, "moved")
     away = ContainerUpdate(container_id=moved, resources=Resources(cpus="4-5"))
-    pinner.answers["created"] = Adjustment(resources=Resources(cpus="1"), updates=(away,))
+    recorder.answers["created"] = Adjustment(resources=Resources(cpus="1"), updates=(away,))
     cri.create(pod, "created")
     cri.stop(cri.run_container(pod, "ended"))
     assert runtime.effective_cpus(moved) == {4, 5}
-    reported = _restart(runtime, pinner)
+    reported = {each.name: each for each in restart_runtime(runtime, recorder)}
     assert reported.keys() & {"moved", "created", "ended"} == {"moved", "created"}
     states = {name: reported[name].state for name in ("moved", "created")}
     assert states == {"moved": State.RUNNING, "created": State.CREATED}
@@ -378,6 +352,6 @@ def test_a_restarted_runtime_reports_what_can_still_run_and_forgets_pods(
         again.remove_pod(pod)
         later = again.run_pod()
         again.remove_pod(later)
-    wait_until("the later pod's end", lambda: "pod removed" in pinner.about(later.name), runtime)
+    wait_until("the later pod's end", lambda: "pod removed" in recorder.about(later.name), runtime)
     if not pins.is_crio:
-        assert pinner.about(pod.name) == ["pod started"], "its end is not reported any more"
+        assert recorder.about(pod.name) == ["pod started"], "its end is not reported any more"

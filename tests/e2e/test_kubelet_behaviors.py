@@ -1,7 +1,7 @@
-"""What the kubelet does to a DRA driver, seen with the real one; the others are in the tests by name.
+"""Behavior of the real kubelet towards a DRA driver.
 
-``tests/kit/test_kubelet_behaviors.py`` has the whole list, against the double. Restarts of either side,
-rolling updates, rejections that heal and pods deleted by force have end-to-end tests of their own.
+``tests/kit/test_kubelet_behaviors.py`` has the complete list, with the fake. Restarts, rolling updates,
+temporary rejections and force-deleted pods have separate end-to-end tests.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def driver(cpu_driver: ChartDriver) -> ChartDriver:
 
 @pytest.fixture
 def kubelet_away(cluster: Cluster, node: Node) -> Iterator[None]:
-    """The kubelet is down; whatever happens, it is up afterwards."""
+    """Stop the kubelet; it is started again afterwards in any case."""
     node.stop_service("kubelet")
     try:
         yield
@@ -91,7 +91,7 @@ def test_pods_that_come_and_go_while_the_kubelet_is_down(
     vain = _uid(cluster, "vain", namespace)
     cluster.api.delete("v1", "Pod", "vain", namespace, grace=0)
     ended.runs_only_on({2, 3})
-    assert sharer.cpus.isdisjoint({2, 3}), "nobody gives CPUs away while their pod runs"
+    assert sharer.cpus.isdisjoint({2, 3}), "the CPUs of a running pod must not be reassigned"
 
     node.start_service("kubelet")
     (early,) = running(cluster, namespace, "early")
@@ -104,7 +104,7 @@ def test_pods_that_come_and_go_while_the_kubelet_is_down(
     )
 
 
-def test_a_claim_that_no_container_uses_is_prepared_all_the_same(
+def test_a_claim_that_no_container_uses_is_also_prepared(
     cluster: Cluster, node: Node, driver: ChartDriver, namespace: str
 ) -> None:
     pod = pod_with("idle", "unused")
@@ -121,7 +121,7 @@ def test_a_claim_that_no_container_uses_is_prepared_all_the_same(
 def test_a_restarted_kubelet_removes_the_slices_and_keeps_its_checkpoint(
     cluster: Cluster, node: Node, driver: ChartDriver, namespace: str, tmp_path: Path
 ) -> None:
-    """What the fake kubelet does at its start, and the file that it writes and reads."""
+    """Start-up of the kubelet as in the fake, and the file that it writes and reads."""
     cluster.apply([claim("two", amount(2, on_numa_node(0))), pod_with("owner", "two")], namespace)
     running(cluster, namespace, "owner")
     (before,) = cluster.slices("dra.cpu", node.name)
@@ -144,7 +144,7 @@ def test_a_restarted_kubelet_removes_the_slices_and_keeps_its_checkpoint(
     assert device.cdi
 
 
-def test_slices_that_somebody_deletes_are_written_again(
+def test_deleted_slices_are_published_again(
     cluster: Cluster, node: Node, driver: ChartDriver
 ) -> None:
     (before,) = cluster.slices("dra.cpu", node.name)
@@ -160,7 +160,7 @@ def test_slices_that_somebody_deletes_are_written_again(
     assert after["spec"]["devices"] == before["spec"]["devices"]
 
 
-def test_the_slices_of_a_driver_that_is_gone_go_too_and_pods_keep_their_cpus(
+def test_the_slices_of_a_removed_driver_are_deleted_and_pods_keep_their_cpus(
     cluster: Cluster, node: Node, driver: ChartDriver, namespace: str
 ) -> None:
     cluster.apply([claim("two", amount(2, on_numa_node(0))), pod_with("owner", "two")], namespace)

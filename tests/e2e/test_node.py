@@ -1,4 +1,4 @@
-"""The bed itself keeps its promises: the node is what its shape says, and it runs pods."""
+"""Tests of the test cluster itself: the node matches its shape and runs pods."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def assert_machine_is_its_shape(node: Node) -> None:
     for name, numa in seen["nodes"].items():
         expected = shape.numa[int(name)]
         assert parse_cpus(numa["cpus"]) == expected.cpus
-        # The kernel keeps some memory for itself, most of it on node 0.
+        # The kernel reserves some memory, most of it on node 0.
         assert expected.mib * 0.85 < numa["kib"] / 1024 <= expected.mib
     for size, directory in _SIZES.items():
         pages = [int(numa["hugepages"][directory]) for numa in seen["nodes"].values()]
@@ -99,7 +99,7 @@ def test_a_plain_pod_runs_on_every_cpu_of_the_machine(
     everything = frozenset(range(node.shape.cpu_count))
     assert node.effective_cpus(container) == everything
     assert node.effective_mems(container) == frozenset(range(len(node.shape.numa)))
-    pid = min(node.pids(container))  # the shell; it sleeps by a child now and then
+    pid = min(node.pids(container))  # the shell, which sometimes has a sleeping child
     assert node.allowed_cpus(pid) == everything
     assert node.last_cpus(pid) <= everything
 

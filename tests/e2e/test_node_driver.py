@@ -1,7 +1,7 @@
-"""Node tier: the CPU driver with a real runtime and kernel keeps its promises, a broken one is caught.
+"""Node tier: guarantees of the CPU driver with a real runtime and kernel; mutants are detected.
 
-A promise is a function: held against the driver it must pass, and held against the driver broken
-in just that respect (``mutants``) it must fail. So every test here is known to be able to fail.
+A guarantee is a function: it must pass with the driver and fail with the driver broken in exactly that
+respect (``mutants``). This proves that every test here can fail.
 
 The node: cores {0,1} {2,3} on NUMA node 0, {4,5} {6,7} on NUMA node 1; CPU 0 is reserved.
 """
@@ -21,7 +21,7 @@ from tests.e2e.bed.watch import role, watching
 
 EVERYTHING = frozenset(range(1, 8))
 SETTINGS = {"reserved_cpus": "0", "verify_seconds": "2"}
-Promise = Callable[[DrivenNode], None]
+Guarantee = Callable[[DrivenNode], None]
 
 
 def claimed_cpus_are_where_the_container_runs(node: DrivenNode) -> None:
@@ -91,7 +91,7 @@ def a_forged_environment_gives_nothing(node: DrivenNode) -> None:
     try:
         forger = node.run(node.pod(), environment=forged)
     except GRPCError as rejection:
-        # A runtime that tells no CDI devices: the marker is all there is, and it is checked.
+        # A runtime that does not report CDI devices: only the marker is available, and it is checked.
         assert f"remove DRA_CLAIM_{claim.uid}_cpus from the pod" in str(rejection)
     else:
         assert node.cpus(forger) == EVERYTHING - {2, 3}, "the forger has the owner's CPUs"
@@ -100,7 +100,7 @@ def a_forged_environment_gives_nothing(node: DrivenNode) -> None:
 
 def a_second_pod_is_rejected_the_claim_of_another(node: DrivenNode) -> None:
     pod, second = node.pod(), node.pod()
-    claim = node.claim(pod, 2, 0, second)  # the API server lets several pods use one claim
+    claim = node.claim(pod, 2, 0, second)  # the API server allows several pods to use one claim
     devices = node.prepare(claim)
     container = node.run(pod, devices)
     try:
@@ -132,7 +132,7 @@ def a_cgroup_changed_by_hand_is_put_right(node: DrivenNode) -> None:
     assert node.soon(lambda: node.cpus(container) == {2, 3}), "the change was not noticed"
 
 
-BROKEN: dict[str, tuple[Promise, str]] = {
+BROKEN: dict[str, tuple[Guarantee, str]] = {
     "pins_the_wrong_cpu": (claimed_cpus_are_where_the_container_runs, "not the CPUs of its claim"),
     "pins_all_to_the_same_cpus": (no_cpu_is_owned_twice, "together with"),
     "forgets_to_grow": (the_shared_pool_shrinks_and_grows_back, "did not grow back"),
@@ -146,17 +146,19 @@ BROKEN: dict[str, tuple[Promise, str]] = {
     "ignores_what_it_missed": (what_started_while_it_was_away_is_corrected, "run anywhere"),
     "believes_its_own_books": (a_cgroup_changed_by_hand_is_put_right, "was not noticed"),
 }
-"""By which promise each mutant is caught, and what that says."""
+"""The guarantee that detects each mutant, and its message."""
 
 
 _ALWAYS = ("pins_the_wrong_cpu", "forgets_to_grow", "loses_state", "trusts_the_environment")
-"""The mutants of the default run, and their promises; each starts a driver in the emulated machine."""
+"""The mutants of the default run and their guarantees; each starts a driver in the emulated machine."""
 _MUTANTS = [
     pytest.param(name, marks=() if name in _ALWAYS else pytest.mark.full) for name in BROKEN
 ]
-_PROMISES = [
-    pytest.param(promise, marks=() if name in _ALWAYS else pytest.mark.full, id=promise.__name__)
-    for name, (promise, _) in BROKEN.items()
+_GUARANTEES = [
+    pytest.param(
+        guarantee, marks=() if name in _ALWAYS else pytest.mark.full, id=guarantee.__name__
+    )
+    for name, (guarantee, _) in BROKEN.items()
 ]
 
 
@@ -169,27 +171,27 @@ def machine(runtime: Node, packages: Path) -> Node:
 
 @pytest.fixture(scope="module")
 def driver(machine: Node, request: pytest.FixtureRequest) -> Iterator[DrivenNode]:
-    """A driver on the node, honest (no parameter) or not; one at a time."""
+    """A driver on the node, unchanged (no parameter) or a mutant; one at a time."""
     with driven(machine, request.param, **SETTINGS) as node:
         yield node
 
 
-@pytest.mark.parametrize("driver", [pytest.param("", id="honest")], indirect=True)
-@pytest.mark.parametrize("promise", _PROMISES)
-def test_the_driver_keeps_its_promise(driver: DrivenNode, promise: Promise) -> None:
+@pytest.mark.parametrize("driver", [pytest.param("", id="unchanged")], indirect=True)
+@pytest.mark.parametrize("guarantee", _GUARANTEES)
+def test_the_driver_keeps_its_guarantee(driver: DrivenNode, guarantee: Guarantee) -> None:
     try:
-        promise(driver)
+        guarantee(driver)
     finally:
         driver.clear()
 
 
 @pytest.mark.parametrize("driver", _MUTANTS, indirect=True)
-def test_a_broken_driver_is_caught(driver: DrivenNode, request: pytest.FixtureRequest) -> None:
+def test_a_mutant_is_detected(driver: DrivenNode, request: pytest.FixtureRequest) -> None:
     mutant = request.node.callspec.params["driver"]
-    promise, words = BROKEN[mutant]
+    guarantee, words = BROKEN[mutant]
     try:
-        promise(driver)
+        guarantee(driver)
     except (AssertionError, pytest.fail.Exception) as caught:
         assert words in str(caught), f"caught for another reason: {caught}"
     else:
-        pytest.fail(f"{promise.__name__} does not notice a driver that {mutant}")
+        pytest.fail(f"{guarantee.__name__} does not detect a driver that {mutant}")

@@ -1,30 +1,22 @@
 """Node tier: our NRI plugin and CDI writer with a real container runtime and a real kernel.
 
-The plugin runs here and reaches the guest's NRI socket through the bed; the CDI files are written
-in the guest, by our writer, under the eyes of the runtime's watcher.
+The plugin runs on this machine and uses the forwarded NRI socket of the guest; the CDI files are written
+in the guest, by our writer, while the runtime watches the directory.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from grpclib.exceptions import GRPCError
 
-from drakit.wire.nri.handler import ContainerRejectedError, Disconnect, Handler, RuntimeInfo
-from drakit.wire.nri.options import PluginOptions
-from drakit.wire.nri.plugin import NriPlugin, UpdateRejectedError
+from drakit.wire.nri.plugin import UpdateRejectedError
 from drakit.wire.nri.values import (
     Adjustment,
     ContainerUpdate,
-    NriContainer,
-    PodSandbox,
     Resources,
     State,
 )
@@ -32,6 +24,7 @@ from tests.e2e.bed.cri import Cri, cri_of
 from tests.e2e.bed.deploy import PACKAGES_IN_GUEST, install_packages
 from tests.e2e.bed.node import Node
 from tests.e2e.bed.pins import Pins
+from tests.e2e.nri import PluginThread, RecordingPlugin, connected, cpus, wait_until
 
 KIND = "dra.cpu/claim"
 UID = "3f0c1a52-8f5e-4c7a-9f5e-0a1b2c3d4e5f"
@@ -53,150 +46,30 @@ result = CdiDirectory("/var/run/cdi", kind).remove(uid)
 """
 
 
-class Pinner(Handler):
-    """Answers by the container's name and remembers everything."""
-
-    def __init__(self) -> None:
-        self.answers: dict[str, Adjustment] = {}
-        self.update_answers: dict[str, Resources] = {}
-        self.on_synchronize: dict[str, Resources] = {}
-        self.hanging: set[str] = set()
-        self.rejected: dict[str, str] = {}
-        self.events: list[tuple[str, str]] = []
-        self.seen: dict[str, NriContainer] = {}
-        self.synchronized: list[list[NriContainer]] = []
-        self.runtimes: list[RuntimeInfo] = []
-        self.ends: list[Disconnect] = []
-
-    def connected(self, runtime: RuntimeInfo) -> None:
-        self.runtimes.append(runtime)
-
-    def disconnected(self, end: Disconnect) -> None:
-        self.ends.append(end)
-
-    async def synchronize(
-        self, pods: Sequence[PodSandbox], containers: Sequence[NriContainer]
-    ) -> Sequence[ContainerUpdate]:
-        self.synchronized.append(list(containers))
-        return [
-            ContainerUpdate(container_id=each.id, resources=self.on_synchronize[each.name])
-            for each in containers
-            if each.name in self.on_synchronize
-        ]
-
-    async def create(self, pod: PodSandbox, container: NriContainer) -> Adjustment:
-        self.events.append(("create", container.name))
-        self.seen[container.id] = container
-        if container.name in self.hanging:
-            await asyncio.get_running_loop().create_future()
-        if container.name in self.rejected:
-            raise ContainerRejectedError(self.rejected[container.name])
-        return self.answers.get(container.name, Adjustment())
-
-    async def update(
-        self, pod: PodSandbox, container: NriContainer, resources: Resources
-    ) -> Sequence[ContainerUpdate]:
-        self.events.append(("update", container.name))
-        wanted = self.update_answers.get(container.name)
-        return [ContainerUpdate(container_id=container.id, resources=wanted)] if wanted else ()
-
-    async def stop(self, pod: PodSandbox, container: NriContainer) -> Sequence[ContainerUpdate]:
-        self.events.append(("stop", container.name))
-        return ()
-
-    async def starting(self, pod: PodSandbox, container: NriContainer) -> None:
-        self.events.append(("starting", container.name))
-
-    async def started(self, pod: PodSandbox, container: NriContainer) -> None:
-        self.events.append(("started", container.name))
-
-    async def removed(self, pod: PodSandbox, container: NriContainer) -> None:
-        self.events.append(("removed", container.name))
-
-
-class Station:
-    """Our plugin in a thread, reaching the guest's runtime; may be stopped and started."""
-
-    def __init__(self, socket_path: str, handler: Handler) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-        self._options = PluginOptions(name="bed", index="50", socket_path=socket_path)
-        self._handler = handler
-        self.plugin: NriPlugin
-        self._task: asyncio.Task[None]
-
-    def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
-
-    def start(self) -> None:
-        self.plugin = NriPlugin(self._options)
-
-        async def begin() -> None:
-            self._task = asyncio.ensure_future(self.plugin.run(self._handler))
-
-        self._call(begin())
-
-    def stop(self) -> None:
-        async def end() -> None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-
-        self._call(end())
-
-    def push(self, updates: Sequence[ContainerUpdate]) -> None:
-        self._call(self.plugin.push(updates))
-
-    def close(self) -> None:
-        self.stop()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+@pytest.fixture
+def recorder() -> RecordingPlugin:
+    return RecordingPlugin()
 
 
 @pytest.fixture
-def cri(runtime: Node) -> Iterator[Cri]:
-    """The runtime's CRI; what a test leaves is removed."""
-    with cri_of(runtime) as client:
-        yield client
-
-
-@pytest.fixture
-def pinner() -> Pinner:
-    return Pinner()
-
-
-@pytest.fixture
-def station(runtime: Node, pinner: Pinner) -> Iterator[Station]:
-    """Our plugin, synchronized with the guest's runtime."""
-    with runtime.forward("/var/run/nri/nri.sock") as path:
-        made = Station(str(path), pinner)
-        made.start()
-        try:
-            wait_until("our plugin is synchronized", lambda: pinner.synchronized, runtime)
-            yield made
-        finally:
-            made.close()
+def connection(runtime: Node, recorder: RecordingPlugin) -> Iterator[PluginThread]:
+    """Our plugin, synchronized with the runtime."""
+    with connected(runtime, recorder) as made:
+        wait_until("our plugin is synchronized", lambda: recorder.synchronized, runtime)
+        yield made
 
 
 @pytest.fixture(scope="module")
 def writer(runtime: Node, packages: Path) -> Node:
-    """The guest, with drakit installed, so that it can write CDI files itself."""
+    """The guest with drakit installed, so that it can write CDI files."""
     install_packages(runtime, packages)
     return runtime
 
 
-def wait_until(why: str, condition: Callable[[], object], runtime: Node) -> None:
-    runtime.wait(why, lambda: bool(condition()))
-
-
-def cpus(text: str) -> Adjustment:
-    return Adjustment(resources=Resources(cpus=text))
-
-
-def test_the_runtime_says_what_it_can_do(station: Station, pinner: Pinner, pins: Pins) -> None:
-    (info,) = pinner.runtimes
+def test_the_runtime_reports_its_features(
+    connection: PluginThread, recorder: RecordingPlugin, pins: Pins
+) -> None:
+    (info,) = recorder.runtimes
     assert info.name == ("cri-o" if pins.is_crio else "containerd")
     new = not pins.old_nri  # containerd 1.7 has NRI 0.6.1, CRI-O 1.36 has 0.11
     assert (info.nri >= (0, 12, 1)) is new
@@ -205,10 +78,10 @@ def test_the_runtime_says_what_it_can_do(station: Station, pinner: Pinner, pins:
     assert info.request_timeout >= 1
 
 
-def test_a_container_is_pinned_from_its_first_instant_and_told_of_to_its_end(
-    runtime: Node, cri: Cri, station: Station, pinner: Pinner
+def test_a_container_is_pinned_from_the_start_and_all_its_events_are_sent(
+    runtime: Node, cri: Cri, connection: PluginThread, recorder: RecordingPlugin
 ) -> None:
-    pinner.answers["main"] = Adjustment(resources=Resources(cpus="2-3", mems="0"))
+    recorder.answers["main"] = Adjustment(resources=Resources(cpus="2-3", mems="0"))
     pod = cri.run_pod()
     container = cri.run_container(pod)
     assert runtime.effective_cpus(container) == {2, 3}
@@ -219,22 +92,22 @@ def test_a_container_is_pinned_from_its_first_instant_and_told_of_to_its_end(
     assert (status, text.split()[-1]) == (0, "2-3")
     cri.stop(container)
     cri.remove(container)
-    wait_until("the removal is told", lambda: ("removed", "main") in pinner.events, runtime)
-    kinds = [kind for kind, name in pinner.events if name == "main"]
+    wait_until("the removal is told", lambda: ("removed", "main") in recorder.events, runtime)
+    kinds = [kind for kind, name in recorder.events if name == "main"]
     assert kinds == ["create", "starting", "started", "stop", "removed"]
 
 
 def test_cdi_devices_of_our_writer_resolve_and_name_the_claim(
-    writer: Node, cri: Cri, station: Station, pinner: Pinner, pins: Pins
+    writer: Node, cri: Cri, connection: PluginThread, recorder: RecordingPlugin, pins: Pins
 ) -> None:
     (device,) = writer.python(
         _WRITE, kind=KIND, uid=UID, requests={"cpus": [f"DRA_CPUSET_{UID}=2-3"]}
     )
     pod = cri.run_pod()
     container = create_when_noticed(writer, lambda: cri.run_container(pod, devices=[device]))
-    # Not through a shell: shells drop variables whose names hold a "-", as UIDs do.
+    # Not through a shell: shells ignore variables with a "-" in their names, as in UIDs.
     assert f"DRA_CPUSET_{UID}=2-3" in cri.exec(container, "env")[1].splitlines()
-    told = pinner.seen[container]
+    told = recorder.seen[container]
     assert told.cdi_devices == (() if pins.old_nri else (device,))
     assert told.variable(f"DRA_CPUSET_{UID}") == "2-3"
     assert writer.python(_REMOVE, kind=KIND, uid=UID) is True
@@ -244,7 +117,7 @@ def test_cdi_devices_of_our_writer_resolve_and_name_the_claim(
 
 
 def create_when_noticed(node: Node, create: Callable[[], str]) -> str:
-    """The runtime refreshes its CDI cache a moment after the file is there."""
+    """The runtime refreshes its CDI cache shortly after the file is created."""
 
     def attempt() -> str:
         try:
@@ -273,7 +146,7 @@ def fail_when_noticed(node: Node, create: Callable[[], str]) -> None:
 
 
 def test_a_claim_written_again_and_again_is_always_the_latest(
-    writer: Node, cri: Cri, station: Station
+    writer: Node, cri: Cri, connection: PluginThread
 ) -> None:
     pod = cri.run_pod()
     for number in range(5):
@@ -283,7 +156,7 @@ def test_a_claim_written_again_and_again_is_always_the_latest(
 
         def run(number: int = number, device: str = device) -> str:
             container = cri.create(pod, f"c{number}", devices=[device])
-            env = cri_env(station, container)
+            env = cri_env(connection, container)
             if env != str(number):
                 cri.remove(container)
                 return ""
@@ -293,48 +166,50 @@ def test_a_claim_written_again_and_again_is_always_the_latest(
     writer.python(_REMOVE, kind=KIND, uid=UID)
 
 
-def cri_env(station: Station, container: str) -> str | None:
-    handler = station._handler
-    assert isinstance(handler, Pinner)
+def cri_env(connection: PluginThread, container: str) -> str | None:
+    handler = connection._handler
+    assert isinstance(handler, RecordingPlugin)
     return handler.seen[container].variable("GENERATION")
 
 
 def test_a_neighbor_moves_in_the_same_answer(
-    runtime: Node, cri: Cri, station: Station, pinner: Pinner
+    runtime: Node, cri: Cri, connection: PluginThread, recorder: RecordingPlugin
 ) -> None:
     pod = cri.run_pod()
-    pinner.answers["shared"] = cpus("0-7")
+    recorder.answers["shared"] = cpus("0-7")
     shared = cri.run_container(pod, "shared")
     away = ContainerUpdate(container_id=shared, resources=Resources(cpus="0-3"))
-    pinner.answers["exclusive"] = Adjustment(resources=Resources(cpus="4-7"), updates=(away,))
+    recorder.answers["exclusive"] = Adjustment(resources=Resources(cpus="4-7"), updates=(away,))
     exclusive = cri.run_container(pod, "exclusive")
     assert runtime.effective_cpus(shared) == {0, 1, 2, 3}
     assert runtime.effective_cpus(exclusive) == {4, 5, 6, 7}
 
 
-def test_a_resize_of_somebody_else_does_not_unpin(
-    runtime: Node, cri: Cri, station: Station, pinner: Pinner
+def test_a_resize_by_another_client_does_not_unpin(
+    runtime: Node, cri: Cri, connection: PluginThread, recorder: RecordingPlugin
 ) -> None:
-    pinner.answers["main"] = cpus("2-3")
+    recorder.answers["main"] = cpus("2-3")
     container = cri.run_container(cri.run_pod())
-    pinner.update_answers["main"] = Resources(cpus="2-3")
+    recorder.update_answers["main"] = Resources(cpus="2-3")
     cri.update(container, cpuset_cpus="0-7", cpu_shares=512)
     assert runtime.effective_cpus(container) == {2, 3}
     assert runtime.cgroup_file(container, "cpu.weight").strip() != "100"
 
 
 def test_updates_are_pushed_to_running_containers(
-    runtime: Node, cri: Cri, station: Station, pinner: Pinner, pins: Pins
+    runtime: Node, cri: Cri, connection: PluginThread, recorder: RecordingPlugin, pins: Pins
 ) -> None:
-    pinner.answers["main"] = cpus("2-3")
+    recorder.answers["main"] = cpus("2-3")
     container = cri.run_container(cri.run_pod())
     if pins.old_nri:
         version = r"NRI 0\.11\.0" if pins.is_crio else r"NRI 0\.6\.1"
         with pytest.raises(UpdateRejectedError, match=version):
-            station.push([ContainerUpdate(container_id=container, resources=Resources(cpus="5-6"))])
+            connection.push(
+                [ContainerUpdate(container_id=container, resources=Resources(cpus="5-6"))]
+            )
         assert runtime.effective_cpus(container) == {2, 3}
         return
-    station.push(
+    connection.push(
         [
             ContainerUpdate(container_id=container, resources=Resources(cpus="5-6")),
             ContainerUpdate(container_id="gone", resources=Resources(cpus="1")),
@@ -343,31 +218,31 @@ def test_updates_are_pushed_to_running_containers(
     assert runtime.effective_cpus(container) == {5, 6}
 
 
-def test_a_rejection_reaches_the_kubelet_and_costs_nothing_else(
-    cri: Cri, station: Station, pinner: Pinner
+def test_a_rejection_reaches_the_kubelet_and_has_no_other_effect(
+    cri: Cri, connection: PluginThread, recorder: RecordingPlugin
 ) -> None:
-    pinner.rejected["bad"] = "claim default/x holds no CPUs on this node"
+    recorder.rejected["bad"] = "claim default/x holds no CPUs on this node"
     pod = cri.run_pod()
     with pytest.raises(GRPCError, match="claim default/x holds no CPUs on this node"):
         cri.create(pod, "bad")
     cri.run_container(pod, "good")
-    assert pinner.ends == []
-    assert len(pinner.synchronized) == 1
+    assert recorder.ends == []
+    assert len(recorder.synchronized) == 1
 
 
 def test_a_handler_that_hangs_rejects_in_time_and_stays_connected(
-    cri: Cri, station: Station, pinner: Pinner
+    cri: Cri, connection: PluginThread, recorder: RecordingPlugin
 ) -> None:
-    pinner.hanging.add("stuck")
+    recorder.hanging.add("stuck")
     pod = cri.run_pod()
     with pytest.raises(GRPCError, match="not decided before the runtime's deadline"):
         cri.create(pod, "stuck")
     cri.run_container(pod, "good")
-    assert pinner.ends == []
+    assert recorder.ends == []
 
 
 def test_answers_of_any_size_arrive_and_the_longest_is_rejected_not_fatal(
-    cri: Cri, station: Station, pinner: Pinner
+    cri: Cri, connection: PluginThread, recorder: RecordingPlugin
 ) -> None:
     """A first mux frame of more than 4096 bytes would make a Go peer drop the plugin."""
     pod = cri.run_pod()
@@ -376,25 +251,25 @@ def test_answers_of_any_size_arrive_and_the_longest_is_rejected_not_fatal(
         annotations = {
             f"bed.test/{place}": "x" * min(50_000, size - place) for place in range(0, size, 50_000)
         }
-        pinner.answers[name] = Adjustment(resources=Resources(cpus="1"), annotations=annotations)
+        recorder.answers[name] = Adjustment(resources=Resources(cpus="1"), annotations=annotations)
         cri.create(pod, name)
-    pinner.answers["too-long"] = Adjustment(annotations={"bed.test/long": "x" * (5 << 20)})
+    recorder.answers["too-long"] = Adjustment(annotations={"bed.test/long": "x" * (5 << 20)})
     with pytest.raises(GRPCError, match="longer than ttrpc allows"):
         cri.create(pod, "too-long")
-    assert pinner.ends == []
+    assert recorder.ends == []
 
 
-def test_a_plugin_that_was_away_corrects_what_it_missed(
-    runtime: Node, cri: Cri, station: Station, pinner: Pinner
+def test_a_reconnected_plugin_corrects_missed_changes(
+    runtime: Node, cri: Cri, connection: PluginThread, recorder: RecordingPlugin
 ) -> None:
     pod = cri.run_pod()
-    station.stop()
+    connection.stop()
     missed = cri.run_container(pod, "missed")
     assert runtime.effective_cpus(missed) == frozenset(range(8))
-    pinner.on_synchronize["missed"] = Resources(cpus="6-7")
-    station.start()
-    wait_until("it is synchronized again", lambda: len(pinner.synchronized) == 2, runtime)
-    assert [each.name for each in pinner.synchronized[1] if each.id == missed] == ["missed"]
+    recorder.on_synchronize["missed"] = Resources(cpus="6-7")
+    connection.start()
+    wait_until("it is synchronized again", lambda: len(recorder.synchronized) == 2, runtime)
+    assert [each.name for each in recorder.synchronized[1] if each.id == missed] == ["missed"]
     wait_until(
         "the missed container is corrected",
         lambda: runtime.effective_cpus(missed) == {6, 7},
@@ -402,22 +277,22 @@ def test_a_plugin_that_was_away_corrects_what_it_missed(
     )
 
 
-def test_a_restarted_runtime_is_joined_again_and_told_everything(
-    runtime: Node, cri: Cri, station: Station, pinner: Pinner
+def test_a_plugin_reconnects_to_a_restarted_runtime_and_is_synchronized(
+    runtime: Node, cri: Cri, connection: PluginThread, recorder: RecordingPlugin
 ) -> None:
-    pinner.answers["main"] = cpus("2-3")
+    recorder.answers["main"] = cpus("2-3")
     container = cri.run_container(cri.run_pod())
     for restart in (lambda: runtime.restart_service("runtime"), lambda: crash(runtime)):
-        before = len(pinner.synchronized)
+        before = len(recorder.synchronized)
         restart()
-        wait_until("it is joined again", lambda n=before: len(pinner.synchronized) > n, runtime)
-        (known,) = [each for each in pinner.synchronized[-1] if each.id == container]
+        wait_until("it is joined again", lambda n=before: len(recorder.synchronized) > n, runtime)
+        (known,) = [each for each in recorder.synchronized[-1] if each.id == container]
         assert known.state is State.RUNNING
         assert known.resources.cpus == "2-3"
         assert runtime.effective_cpus(container) == {2, 3}
-    assert pinner.ends
+    assert recorder.ends
     with cri_of(runtime) as again:
-        pinner.answers["later"] = cpus("4")
+        recorder.answers["later"] = cpus("4")
         later = again.run_container(again.run_pod(), "later")
         assert runtime.effective_cpus(later) == {4}
 
@@ -428,13 +303,13 @@ def crash(runtime: Node) -> None:
     runtime.wait_for_runtime()
 
 
-def fill(cri: Cri, pinner: Pinner, count: int) -> list[str]:
+def fill(cri: Cri, recorder: RecordingPlugin, count: int) -> list[str]:
     """*count* created containers, ten to a pod, each pinned to one CPU."""
     made = []
     for place in range(count):
         if place % 10 == 0:
             pod = cri.run_pod()
-        pinner.answers[f"c{place}"] = cpus(str(place % 8))
+        recorder.answers[f"c{place}"] = cpus(str(place % 8))
         made.append(cri.create(pod, f"c{place}", environment={"PADDING": "x" * 2000}))
     return made
 
@@ -442,27 +317,27 @@ def fill(cri: Cri, pinner: Pinner, count: int) -> list[str]:
 @pytest.mark.full
 @pytest.mark.parametrize("count", [30, 200, 500])
 def test_a_full_node_is_synchronized_and_corrected_within_the_deadline(
-    runtime: Node, cri: Cri, station: Station, pinner: Pinner, count: int
+    runtime: Node, cri: Cri, connection: PluginThread, recorder: RecordingPlugin, count: int
 ) -> None:
-    made = fill(cri, pinner, count)
-    assert pinner.ends == []
-    station.stop()
-    pinner.on_synchronize = {f"c{place}": Resources(cpus="7") for place in range(count)}
-    before = len(pinner.synchronized)
+    made = fill(cri, recorder, count)
+    assert recorder.ends == []
+    connection.stop()
+    recorder.on_synchronize = {f"c{place}": Resources(cpus="7") for place in range(count)}
+    before = len(recorder.synchronized)
     begin = time.monotonic()
-    station.start()
-    wait_until("it is synchronized again", lambda: len(pinner.synchronized) > before, runtime)
+    connection.start()
+    wait_until("it is synchronized again", lambda: len(recorder.synchronized) > before, runtime)
     print(f"{count} containers synchronized {time.monotonic() - begin:.2f} s after the start")
-    assert {each.id for each in pinner.synchronized[-1]} >= set(made)
+    assert {each.id for each in recorder.synchronized[-1]} >= set(made)
     # A start that meets the updates keeps the old limits (the runtime host corrects that by the
     # kernel's files); once events arrive, they are all applied.
     pod = cri.run_pod()
 
     def asked() -> bool:
-        cri.create(pod, f"probe-{len(pinner.seen)}-{time.monotonic_ns()}")
-        return any(name.startswith("probe") for _, name in pinner.events)
+        cri.create(pod, f"probe-{len(recorder.seen)}-{time.monotonic_ns()}")
+        return any(name.startswith("probe") for _, name in recorder.events)
 
     wait_until("events arrive", asked, runtime)
     cri.start(made[3])
     assert runtime.effective_cpus(made[3]) == {7}
-    assert pinner.ends == []
+    assert recorder.ends == []

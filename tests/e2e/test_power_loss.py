@@ -1,9 +1,9 @@
-"""Node tier: whenever the power fails, no acknowledged claim is lost and no CPU has two owners.
+"""Node tier: after a power failure at any time, no acknowledged claim is lost and no CPU has two owners.
 
-The checkpoints are on a disk that forgets what it was not told to flush. While claims are prepared and
-unprepared, at random writes and flushes the disk is looked at as a power cut would leave it: with nothing of
-what was not flushed, or with an arbitrary part of it. What is there after the replay of the journal goes into
-the record, and the history checker judges. Some of the cuts are real: the machine boots again.
+The checkpoints are on a disk that loses unflushed writes. While claims are prepared and unprepared, the
+possible states after a power cut are examined at random writes and flushes: with none or with an arbitrary
+part of the unflushed writes. The checkpoint after the replay of the journal is recorded, and the history
+checker verifies the record. Some of the power cuts are real: the machine boots again.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from tests.history.recorder import Recorder, checkpoints
 
 SETTINGS = {"reserved_cpus": "0", "verify_seconds": "0", "state_dir": "/volatile/claims"}
 _CUT = (GRPCError, StreamTerminatedError, GuestError, OSError, TimeoutError)
-"""How a call may end that the power failed under: not at all, as far as its caller knows."""
+"""Errors of a call during a power failure; its result is unknown to the caller."""
 _MOST = 3
 """Claims at one time."""
 _CHANCE = 0.4
-"""Of a write or flush to be looked at."""
+"""Probability that a write or flush is examined."""
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Machine:
 
 @dataclass
 class Loss:
-    """What a power cut would leave, at one write of the disk."""
+    """A possible state after a power cut, at one write."""
 
     at: int
     image: bytes
@@ -72,7 +72,7 @@ class Loss:
 
 @dataclass
 class PowerLoss:
-    """Claims come and go, and the disk is watched."""
+    """Prepares and unprepares claims and examines the disk."""
 
     machine: Machine
     driven: DrivenNode
@@ -82,15 +82,15 @@ class PowerLoss:
     losses: list[Loss] = field(default_factory=list)
     alive: list[Claim] = field(default_factory=list)
     unsure: list[Claim] = field(default_factory=list)
-    """Claims of calls that failed: the kubelet would unprepare them once more."""
+    """Claims of failed calls: the kubelet would unprepare them again."""
     later: list[tuple[int, dict[str, list[str | None]]]] = field(default_factory=list)
-    """What was on the disk, and when."""
+    """Contents of the disk, with times."""
     looked: int = 0
 
     # -- claims ------------------------------------------------------------------------------------
 
     def cycle(self) -> None:
-        """One claim comes or goes."""
+        """Prepare or unprepare one claim."""
         if len(self.alive) < _MOST and (not self.alive or self.dice.random() < 0.5):
             pod = Pod(id="", name="pod", uid=str(uuid.uuid4()), config=None)
             claim = self.driven.claim(pod, self.dice.randint(1, 2), self.dice.randint(0, 1))
@@ -102,7 +102,7 @@ class PowerLoss:
         self.judge_losses()
 
     def call(self, verb: str, claim: Claim) -> bool:
-        """Call and record; says whether the answer was good."""
+        """Call and record; return whether the call succeeded."""
         call = self.recorder.called(verb, [claim.uid])
         try:
             getattr(self.driven, verb)(claim)
@@ -119,14 +119,14 @@ class PowerLoss:
     # -- the disk ----------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Look at the disk after a write, now and then."""
+        """Examine the disk after some of the writes."""
         if self.dice.random() < _CHANCE:
             dice = random.Random(self.dice.random()) if self.dice.random() < 0.5 else None
             self.losses.append(Loss(time.monotonic_ns(), self.machine.disk.after_cut(dice)))
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Inside, the disk is looked at."""
+        """Examine the disk during the block."""
         self.machine.disk.observer = self.watch
         try:
             yield
@@ -134,7 +134,7 @@ class PowerLoss:
             self.machine.disk.observer = None
 
     def judge_losses(self) -> None:
-        """Write down what is on the disk after each of the cuts."""
+        """Record the contents of the disk after each power cut."""
         losses, self.losses = self.losses, []
         losses.append(Loss(time.monotonic_ns(), self.machine.disk.after_cut()))
         for loss in losses:
@@ -145,7 +145,7 @@ class PowerLoss:
         """All claims on a disk."""
         found = files_of(image, "/claims", self.place / str(self.looked))
         held = {uid: list(each) for uid, each in checkpoints(found).items()}
-        # Of a source of its own: it is told later than it happened.
+        # A separate source: it is recorded later than it happened.
         self.later.append((at, held))
 
     # -- a real one ----------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class PowerLoss:
             pass
         finally:
             disk.observer = None
-        disk.switch_on()  # nobody asks it before the machine boots again
+        disk.switch_on()  # not used before the machine boots again
         self.machine.node.reboot()
         self.machine.ready()
         self.driven.driver.start()
@@ -182,7 +182,7 @@ class PowerLoss:
     # -- the end -----------------------------------------------------------------------------------
 
     def judge(self) -> Report:
-        """What the record says."""
+        """Result of the history checker."""
         self.recorder.end()
         disk = Recorder(self.recorder.path, source="disk")
         for at, held in sorted(self.later, key=lambda each: each[0]):
@@ -195,7 +195,7 @@ class PowerLoss:
 def machine(
     runtime: Node, packages: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Machine]:
-    """The node with drakit on it and a volatile disk in it; afterwards it is as it was."""
+    """The node with drakit and a volatile disk; restored afterwards."""
     install_packages(runtime, packages)
     place = tmp_path_factory.mktemp("disk")
     with VolatileDisk(place / "nbd.sock", empty_file_system(place)) as disk:
@@ -258,7 +258,7 @@ def test_no_acknowledged_claim_is_lost_when_the_power_fails(
     ("mutant", "kind"),
     [("does_not_sync_files", "vanished"), ("does_not_sync_directories", "vanished")],
 )
-def test_a_driver_that_does_not_sync_is_caught(
+def test_a_driver_that_does_not_sync_is_detected(
     machine: Machine, tmp_path: Path, mutant: str, kind: str
 ) -> None:
     with losing(machine, tmp_path, seed=1, mutant=mutant) as loss:

@@ -1,8 +1,8 @@
-"""docs/quickstart.md, executed as written: every command runs, every check shows what the page shows.
+"""docs/quickstart.md, executed as written: every command runs, every check shows the output of the page.
 
-Three things are not the reader's: the node is one of the bed (8 CPUs instead of the page's 32, so the
-numbers of the outputs are these below), ``scp`` and ``ssh`` are the bed's hand in the guest, and
-busybox comes under the bed's name, since there is no registry to pull it from.
+Three things differ: the node is one of the test cluster (8 CPUs instead of 32, with the numbers below),
+``scp`` and ``ssh`` are replaced by the agent of the guest, and busybox has another name, since there is
+no registry.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NUMBERS = {
 
 @dataclass(frozen=True)
 class Step:
-    """One command of the page and what it shows under it."""
+    """A command of the page and its output."""
 
     command: str
     shown: str
@@ -54,7 +54,7 @@ def steps() -> list[Step]:
 
 
 class Reader:
-    """Does what the page says, on this machine or on the node."""
+    """Runs the commands of the page, on this machine or on the node."""
 
     def __init__(self, cluster: Cluster, image: Path, desk: Path) -> None:
         self._cluster, self._image, self._desk = cluster, image, desk
@@ -74,7 +74,7 @@ class Reader:
         }
 
     def does(self, command: str) -> str:
-        """Run a command; what it prints comes back. Fails when it fails."""
+        """Run a command and return its output; fail if it fails."""
         first, *rest = shlex.split(command)
         if first == "make":
             (self._desk / "build").mkdir()
@@ -87,7 +87,7 @@ class Reader:
         if first == "ssh":
             return self._on_node(command.split(" ", 2)[2])
         if first in ("kubectl", "helm"):
-            # The bed's busybox has a program of its own to start, Docker's has none.
+            # The busybox image of the test cluster has an entry point, Docker's does not.
             here = command.replace("--image=busybox", f"--image={IMAGE} --command")
             return self._here(here)
         return self._on_node(command)
@@ -97,7 +97,7 @@ class Reader:
         return self._cluster.node
 
     def leaves(self) -> None:
-        """Take away what a page read in part has left."""
+        """Remove the objects of a partially executed page."""
         pods = "kubectl delete pod from-template other --ignore-not-found --grace-period=1"
         self._here(f"{pods}; helm uninstall dra-driver-cpu -n kube-system --ignore-not-found")
 
@@ -119,7 +119,7 @@ class Reader:
 
 
 def _looks_like(output: str, shown: str, node: Node) -> bool:
-    """Whether an output is the page's: the same text, or a table with the same heading and columns."""
+    """Whether an output matches the page: the same text, or a table with the same heading and columns."""
     expected = NUMBERS.get(shown, shown)
     if not expected.startswith("NAME "):
         return output == expected
@@ -149,7 +149,7 @@ def test_the_quickstart_works_as_written(
 
 
 def _follow(step: Step, reader: Reader, cluster: Cluster) -> None:
-    """Do a step; what it shows may take its time to come true, so it is asked again."""
+    """Run a step; repeat it until its output matches."""
     print(f"$ {step.command}")
     if not step.shown:
         reader.does(step.command)

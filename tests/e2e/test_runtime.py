@@ -1,9 +1,8 @@
-"""Node tier: the test plays the kubelet for a real container runtime; no Kubernetes involved."""
+"""Node tier: the test acts as the kubelet for a real container runtime, without Kubernetes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 from grpclib.exceptions import GRPCError
@@ -11,20 +10,13 @@ from grpclib.exceptions import GRPCError
 from tests.e2e.bed.cri import Cri, cri_of
 from tests.e2e.bed.node import Node
 
-# The runtime alone, without anything of ours: to tell its defects from our own.
+# The runtime alone, without drakit: to distinguish its errors from ours.
 pytestmark = pytest.mark.full
 _SPEC = {
     "cdiVersion": "0.6.0",
     "kind": "bed.test/thing",
     "devices": [{"name": "one", "containerEdits": {"env": ["THING=one"]}}],
 }
-
-
-@pytest.fixture
-def cri(runtime: Node) -> Iterator[Cri]:
-    """The runtime's CRI; what a test leaves is removed."""
-    with cri_of(runtime) as client:
-        yield client
 
 
 def test_a_container_is_created_started_executed_in_stopped_and_removed(cri: Cri) -> None:

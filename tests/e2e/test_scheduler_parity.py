@@ -1,9 +1,9 @@
-"""The offline scheduler against the real one: same feasibility, same devices, problem by problem.
+"""Comparison of the offline scheduler with the real one: same feasibility, same devices.
 
-Each generated problem is created in a real API server, and the real kube-scheduler places its pod.
-The stored objects go through ``drakit plan`` as files, in one of the forms in which people have
-them. Both must agree: whether it fits, where, which devices in which order with which amounts, and
-for which reason not.
+Each generated problem is created in a real API server, and the real kube-scheduler schedules its pod.
+The stored objects are passed to ``drakit plan`` as files, in one of the usual forms. Both must agree
+on whether the pod fits, on the node, the devices, their order and amounts, and on the reason
+otherwise.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.newest
 PATIENCE = 200_000
 """Steps above which kube-scheduler may run into its own timeout on a busy machine."""
 RENAMED = 500_000
-"""What is added to a seed for the names of a second try; claims of the first hold their devices."""
+"""Offset of the seed for a second attempt; claims of the first attempt still hold their devices."""
 ADMIN = {"resource.kubernetes.io/admin-access": "true"}
 MERGE = "application/merge-patch+json"
 DRA = "/apis/resource.k8s.io/v1"
@@ -61,7 +61,7 @@ PLURALS = {
 
 @dataclass(slots=True)
 class Bench:
-    """The running oracle, and one connection to it that stays open: problems come by the thousand."""
+    """The running oracle with one persistent connection, for thousands of problems."""
 
     oracle: Oracle
     connection: http.client.HTTPSConnection
@@ -101,7 +101,7 @@ class Bench:
         return made
 
     def clear(self) -> None:
-        """Remove what the next problem could see."""
+        """Remove everything that affects the next problem."""
         now = {"gracePeriodSeconds": 0}
         self.call("DELETE", "/api/v1/namespaces/default/pods", now)
         self.call("DELETE", "/api/v1/nodes", now)
@@ -109,7 +109,7 @@ class Bench:
             self.call("DELETE", f"{DRA}/{plural}", now)
 
     def answer(self, posed: Json) -> Answer | None:
-        """What the scheduler did with the pod, at the latest after 40 s.
+        """Decision of the scheduler about the pod, within 40 s.
 
         Devices with binding conditions keep the pod unbound until a driver sets them, so the claims
         count, too: then the node is that of the reservation.
@@ -186,7 +186,7 @@ def test_thousands_of_problems_have_the_same_answer(
 def compare(
     bench: Bench, make: Callable[[int], Json], seeds: range, directory: Path
 ) -> Counter[str]:
-    """Put each problem to both schedulers; fails with all differences."""
+    """Solve each problem with both schedulers; fail with all differences."""
     tally: Counter[str] = Counter()
     differences: list[str] = []
     for seed in seeds:
@@ -246,7 +246,7 @@ def _difference(bench: Bench, posed: Json, placement: SchedulingResult, answer: 
 
 
 def _rejection_difference(posed: Json, message: str) -> str:
-    """An expression the API server rejects is rejected by us, too."""
+    """An expression that the API server rejects is also rejected by drakit."""
     if "resourceclaims" not in message or "compilation failed" not in message:
         return ""
     claims = typed_cluster(claim_objects(posed)).claims
@@ -281,7 +281,7 @@ def _reason_difference(placement: SchedulingResult, message: str) -> str:
     if fatal:
         wanted = [_plain(reason) for reason in fatal]
         return "" if any(w in _plain(message) for w in wanted) else f"{fatal} is not {message!r}"
-    # We also say which taint; the real message leaves that out.
+    # drakit also names the taint; the real message does not.
     plain = [re.sub(r"taint \{.*\}", "taint(s)", a.reason) for a in placement.nodes]
     reasons = Counter(plain)
     for reason, count in reasons.items():
@@ -294,7 +294,7 @@ def _reason_difference(placement: SchedulingResult, message: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without the parts whose words are not promised: positions and hints of CEL errors."""
+    """Without the parts that may differ: positions and hints of CEL errors."""
     text = re.sub(r"CEL runtime error: .*", "CEL runtime error", text, flags=re.DOTALL)
     return re.sub(r"\s+", " ", text)
 

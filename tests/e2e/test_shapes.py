@@ -1,4 +1,4 @@
-"""The other VM shapes are what they say, and so are the slices of a driver on them.
+"""The other VM shapes match their definition, and so do the slices of a driver on them.
 
 They join the cluster as further nodes, one at a time.
 """
@@ -65,7 +65,7 @@ def test_the_slices_match_the_machine_cpu_by_cpu(
 
 
 @pytest.mark.groups
-def test_groups_are_the_numa_nodes_with_cpus_and_caches_are_heeded(
+def test_groups_are_the_numa_nodes_with_cpus_and_caches_are_respected(
     cluster: Cluster, cpu_driver: ChartDriver, other: Node, namespace: str
 ) -> None:
     cpu_driver.deploy(driverConfig={"reservedCPUs": "0"})

@@ -1,7 +1,7 @@
-"""What is special about a node whose process 1 is systemd, as on nearly every production node.
+"""Nodes with systemd as process 1, like nearly every production node.
 
-The kubelet asks systemd for a slice per pod, the runtime for a scope per container, and systemd keeps a
-record of its own of what each may use. Administrators change that with ``systemctl``.
+The kubelet requests a slice per pod from systemd, the runtime a scope per container, and systemd keeps
+its own record of their limits. Administrators change them with ``systemctl``.
 
 The node: cores {0,1} {2,3} on NUMA node 0, {4,5} {6,7} on NUMA node 1; CPU 0 is reserved.
 """
@@ -34,7 +34,7 @@ SHARED = EVERYTHING - OWNED
 
 
 class Systemd:
-    """systemd of one node, asked and told as an administrator does."""
+    """systemd of one node, used like an administrator."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -66,12 +66,12 @@ class Residents:
     sharer: Kernel
 
     def are_where_they_belong(self) -> None:
-        """Assert it of both, by cgroup, affinity and where they really run."""
+        """Assert cgroup, affinity and actual CPUs of both."""
         self.owner.runs_only_on(OWNED)
         self.sharer.runs_only_on(SHARED)
 
     def come_back(self, node: Node) -> None:
-        """Wait until both have run since they were let onto other CPUs, then assert it."""
+        """Wait until both have run with their new CPUs, then assert them."""
         for pod, cpus in ((self.owner, OWNED), (self.sharer, SHARED)):
             node.wait(
                 "it to run where it belongs",
@@ -83,7 +83,7 @@ class Residents:
 
 @pytest.fixture(scope="module")
 def driver(cpu_driver: ChartDriver) -> ChartDriver:
-    """The driver in its default mode, CPU 0 reserved; it compares cgroups with intent often."""
+    """The driver in its default mode, CPU 0 reserved, with frequent verification of cgroups."""
     cpu_driver.deploy(driverConfig={"reservedCPUs": "0", "verifySeconds": 2})
     return cpu_driver
 
@@ -111,7 +111,7 @@ def systemd(cluster: Cluster, node: Node) -> Systemd:
 
 @contextmanager
 def suspended(node: Node, driver: ChartDriver, cluster: Cluster) -> Iterator[None]:
-    """Inside, the driver's process stands still: what is changed now cannot be noticed before it goes on."""
+    """Pause the driver's process: it notices changes only after the block."""
     pids = " ".join(map(str, node.pids(cluster.container_id(driver.pod(node)))))
     node.run(f"kill -STOP {pids}")
     try:
@@ -168,7 +168,7 @@ def test_weights_and_memory_set_on_slices_and_scopes_change_no_cpuset(
 
 
 @pytest.mark.parametrize("who", ["owner", "sharer"])
-def test_cpus_of_a_container_changed_by_systemctl_are_put_right(
+def test_cpus_of_a_container_changed_by_systemctl_are_corrected(
     cluster: Cluster,
     node: Node,
     driver: ChartDriver,
@@ -182,7 +182,7 @@ def test_cpus_of_a_container_changed_by_systemctl_are_put_right(
         systemd.set(systemd.scope(changed.container), "AllowedCPUs=0-7")
         assert changed.cpus == ALL_CPUS
     node.wait("the driver to notice", lambda: changed.cpus == meant, limit=30)
-    # systemd must not bring its older record back.
+    # systemd must not restore its old record.
     node.run(["systemctl", "daemon-reload"])
     residents.come_back(node)
 
@@ -193,7 +193,7 @@ def test_a_slice_that_withholds_claimed_cpus_is_reported(
     pod_slice = systemd.slices(residents.owner.container)[0]
     systemd.set(pod_slice, "AllowedCPUs=4-5")
     try:
-        # The kernel has the last word: of a list that the slice does not allow, nothing is left.
+        # The kernel decides: CPUs that the slice does not allow are removed.
         assert residents.owner.cpus == {4, 5}
         node.wait("the driver to report it", lambda: pod_slice in driver.log(node), limit=30)
         reported = re.search(
@@ -231,7 +231,7 @@ def test_daemons_of_the_node_may_run_on_claimed_cpus_unless_their_slice_is_limit
 
 
 def _crash(node: Node, systemd: Systemd) -> None:
-    """Nobody but its unit starts it again."""
+    """Only its unit restarts it."""
     unit = f"{node.runtime.service}.service"
     before = int(systemd.show(unit, "NRestarts"))
     node.kill_service("runtime")
@@ -282,7 +282,7 @@ def test_a_runtime_restarted_by_its_unit_finds_every_pod_on_its_cpus(
     cluster.wait("the shared pool to grow back", lambda: residents.sharer.cpus == SHARED)
 
 
-def test_the_slice_of_an_ended_pod_goes_with_it_and_its_cpus_return(
+def test_the_slice_of_a_terminated_pod_is_removed_and_its_cpus_are_released(
     cluster: Cluster, node: Node, systemd: Systemd, residents: Residents
 ) -> None:
     container = residents.owner.container
@@ -318,27 +318,27 @@ def a_slice_that_withholds_cpus_is_reported(node: DrivenNode) -> None:
     assert node.soon(lambda: pod_slice in log()), "the slice was not reported"
 
 
-PROMISES: dict[Callable[[DrivenNode], None], tuple[str, str]] = {
+GUARANTEES: dict[Callable[[DrivenNode], None], tuple[str, str]] = {
     a_scope_changed_by_systemctl_is_put_right: ("believes_its_own_books", "was not noticed"),
     a_slice_that_withholds_cpus_is_reported: ("overlooks_slices", "was not reported"),
 }
-"""Which mutant each catches, and what it says then."""
+"""The mutant that each test detects, and its message."""
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-def test_a_promise_about_systemd_is_kept_and_its_mutant_caught(
-    runtime: Node, packages: Path, promise: Callable[[DrivenNode], None]
+@pytest.mark.parametrize("guarantee", GUARANTEES, ids=lambda guarantee: guarantee.__name__)
+def test_a_guarantee_about_systemd_is_kept_and_its_mutant_detected(
+    runtime: Node, packages: Path, guarantee: Callable[[DrivenNode], None]
 ) -> None:
-    mutant, words = PROMISES[promise]
+    mutant, words = GUARANTEES[guarantee]
     install_packages(runtime, packages)
     for broken in ("", mutant):
         with driven(runtime, broken, reserved_cpus="0", verify_seconds="2") as node:
             try:
                 if broken:
                     with pytest.raises(AssertionError, match=words):
-                        promise(node)
+                        guarantee(node)
                 else:
-                    promise(node)
+                    guarantee(node)
             finally:
                 node.clear()

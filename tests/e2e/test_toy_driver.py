@@ -1,4 +1,4 @@
-"""The driver that the documentation shows serves a real kubelet, with a service account of its own."""
+"""The driver of the documentation with a real kubelet and its own service account."""
 
 from __future__ import annotations
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from drakit.cli.commands.run import simple_claim
 from drakit.core.bootrecord import boot_id
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.cpu.config import CpuConfig
@@ -25,6 +24,7 @@ from drakit.kit.config.options import HostOptions
 from drakit.kit.driver import PreparedClaim, PreparedClaims, PreparedDevice, RejectedError
 from drakit.local import node_drivers as nodedrivers
 from drakit.local import tether
+from drakit.local.local_drivers import simple_claim
 from drakit.local.node import DoesNotFitError, LocalNode, fresh_claim, state_directory
 from drakit.scheduler.errors import FatalError
 from drakit.testing.synthetic import build

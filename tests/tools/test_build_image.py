@@ -1,4 +1,4 @@
-"""The image without an engine: what must not be in it is noticed, and both ways make the same."""
+"""The image built without an engine: forbidden files are detected, and both builds are equal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def builder() -> ModuleType:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A few files as they are in the image."""
+    """A few files of the image."""
     (tmp_path / "usr/bin").mkdir(parents=True)
     (tmp_path / "usr/bin/python3.13").write_text("")
     (tmp_path / "usr/bin/python3.13").chmod(0o755)
@@ -35,19 +35,19 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_an_image_has_is_let_pass(builder: ModuleType, tree: Path) -> None:
+def test_the_files_of_an_image_are_accepted(builder: ModuleType, tree: Path) -> None:
     builder.check_content(tree)
 
 
 @pytest.mark.parametrize("mode", [0o4755, 0o2755])
-def test_a_setuid_program_is_noticed(builder: ModuleType, tree: Path, mode: int) -> None:
+def test_a_setuid_program_is_detected(builder: ModuleType, tree: Path, mode: int) -> None:
     (tree / "usr/bin/su").write_text("")
     (tree / "usr/bin/su").chmod(mode)
     with pytest.raises(SystemExit, match="/usr/bin/su is a setuid"):
         builder.check_content(tree)
 
 
-def test_a_shell_is_noticed(builder: ModuleType, tree: Path) -> None:
+def test_a_shell_is_detected(builder: ModuleType, tree: Path) -> None:
     (tree / "usr/bin/sh").symlink_to("dash")
     with pytest.raises(SystemExit, match="/usr/bin/sh is a shell"):
         builder.check_content(tree)
@@ -83,7 +83,7 @@ def test_the_containerfile_copies_all_that_the_builder_reads() -> None:
         assert (ROOT / name).exists(), name
 
 
-def test_both_images_start_alike(builder: ModuleType, tree: Path, tmp_path: Path) -> None:
+def test_both_images_start_in_the_same_way(builder: ModuleType, tree: Path, tmp_path: Path) -> None:
     output = tmp_path / "image.tar"
     builder.write_image(builder.layer_of(tree), "amd64", "drakit:0.1.0", output)
     with tarfile.open(output) as archive:

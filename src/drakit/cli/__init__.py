@@ -1,12 +1,11 @@
-"""The command ``drakit``: a static table of subcommands, each imported only when it is asked for.
+"""The command ``drakit``: a table of subcommands, each imported only when it runs.
 
-A subcommand is one module with two functions::
+A subcommand is a module in :mod:`drakit.cli.commands` with two functions::
 
-    def configure(parser: argparse.ArgumentParser) -> None: ...  # its options and examples
-    def run(options: argparse.Namespace) -> int: ...             # its exit code
+    def configure(parser: argparse.ArgumentParser) -> None: ...  # adds options and examples
+    def run(options: argparse.Namespace) -> int: ...             # returns the exit code
 
-and one line in :data:`COMMANDS`. Nothing else is imported for ``drakit --help``, which therefore
-costs little more than starting Python.
+and a line in the table below. ``drakit --help`` imports none of them, so it is as fast as starting Python.
 """
 
 from __future__ import annotations
@@ -17,56 +16,51 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 from drakit import __version__
-from drakit.cli.errors import Problem
+from drakit.cli.errors import CliError
+from drakit.core.errors import ActionableError
 
 if TYPE_CHECKING:
     import argparse
 
 
 class Command(NamedTuple):
-    """Where a subcommand lives and the line that explains it in ``drakit --help``."""
+    """Module of a subcommand and its line in ``drakit --help``."""
 
     module: str
     summary: str
 
 
 class CommandModule(Protocol):
-    """What the module of a subcommand offers."""
+    """Functions of the module of a subcommand."""
 
     configure: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
 
 
-COMMANDS: Final[dict[str, Command]] = {
-    "demo": Command("drakit.cli.commands.demo", "see the whole system in a minute, on any machine"),
-    "topology": Command(
-        "drakit.cli.commands.topology", "draw this machine: sockets, NUMA, caches, cores"
-    ),
-    "inspect": Command(
-        "drakit.cli.commands.inspect", "CPUs, memory and hugepages: there, and to be had"
-    ),
-    "run": Command("drakit.cli.commands.run", "run a command on a claim, here, without a cluster"),
-    "ps": Command(
-        "drakit.cli.commands.ps", "who holds which CPUs, memory and hugepages of this machine"
-    ),
-    "plan": Command(
-        "drakit.cli.commands.plan", "where a pod fits and which devices it gets, offline"
-    ),
-    "explain": Command(
-        "drakit.cli.commands.explain", "why a pod or claim is pending, device by device"
-    ),
-    "lint": Command("drakit.cli.commands.lint", "mistakes in manifests that only show at run time"),
-    "doctor": Command("drakit.cli.commands.doctor", "what this node lacks for a driver"),
-    "verify": Command("drakit.cli.commands.verify", "whether cgroups are what the claims demand"),
-    "gather": Command("drakit.cli.commands.gather", "one file about this node for a bug report"),
+_SUMMARIES: Final = {
+    "demo": "show the whole system in a minute, on any machine",
+    "topology": "draw sockets, NUMA nodes, caches and cores of this machine",
+    "inspect": "show total and allocatable CPUs, memory and hugepages",
+    "run": "run a command with a claim on this machine, without a cluster",
+    "ps": "list the claims of `drakit run` and what they hold",
+    "plan": "show where a pod fits and which devices it gets",
+    "explain": "explain why a pod or claim is pending, device by device",
+    "lint": "find mistakes in manifests that only show at run time",
+    "doctor": "check that this node meets the driver's requirements",
+    "verify": "check that cgroups match the claims",
+    "gather": "collect the state of this node in one file for a bug report",
 }
-"""Subcommands in the order in which a newcomer meets them."""
+
+COMMANDS: Final = {
+    name: Command(f"drakit.cli.commands.{name}", summary) for name, summary in _SUMMARIES.items()
+}
+"""Subcommands, in the order of the help text."""
 
 EXAMPLES: Final = (
-    ("drakit topology", "a picture of this machine"),
-    ("drakit topology --svg machine.svg", "the same for a slide"),
-    ("drakit topology --output json", "the same for a program"),
-    ("drakit run --cpus 2 -- make -j2", "a command on two CPUs of its own"),
+    ("drakit topology", "draw this machine"),
+    ("drakit topology --svg machine.svg", "the same as a picture"),
+    ("drakit topology --output json", "the same as JSON"),
+    ("drakit run --cpus 2 -- make -j2", "run a command on two CPUs of its own"),
 )
 
 _INTERRUPTED: Final = 128 + 2
@@ -76,28 +70,28 @@ _BROKEN_PIPE: Final = 128 + 13
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``drakit`` with the given arguments (those of the process by default).
 
-    Returns the exit code: that of the command, 2 for arguments nobody understands, 130 when
-    interrupted and 141 when the reader of our output went away, as a shell would report them.
+    Returns the exit code: that of the command, 2 for wrong arguments, and as a shell reports them 130
+    for an interrupt and 141 if the reader of the output is gone.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         code = _dispatch(arguments)
         sys.stdout.flush()
-    except Problem as error:
+    except ActionableError as error:
         name = " ".join(["drakit", *[a for a in arguments[:1] if a in COMMANDS]])
-        print(f"{name}: {error.what}\n  {error.way_out}", file=sys.stderr)
-        return error.code
+        print(f"{name}: {error.message}\n  {error.remedy}", file=sys.stderr)
+        return error.exit_code if isinstance(error, CliError) else 2
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # The interpreter flushes standard output once more on its way out: let it write nowhere.
+        # The interpreter flushes standard output again at exit, which must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
     return code
 
 
 def help_text() -> str:
-    """What ``drakit --help`` prints: every command in one line, and examples."""
+    """Return the output of ``drakit --help``: a line for every command, and examples."""
     width = max(map(len, COMMANDS))
     commands = "\n".join(f"  {name:<{width}}  {c.summary}" for name, c in COMMANDS.items())
     widest = max(len(line) for line, _ in EXAMPLES)
@@ -105,7 +99,7 @@ def help_text() -> str:
     return f"""\
 usage: drakit COMMAND [OPTIONS]
 
-Dynamic Resource Allocation for a Kubernetes node's own CPUs, memory and hugepages.
+Dynamic Resource Allocation (DRA) of CPUs, memory and hugepages of Kubernetes nodes.
 
 commands:
 {commands}
@@ -114,7 +108,7 @@ examples:
 {examples}
 
 options:
-  -h, --help     this text; `drakit COMMAND --help` explains one command
+  -h, --help     show this help; `drakit COMMAND --help` shows that of a command
   -V, --version  print the version
 """
 
@@ -149,15 +143,15 @@ def _run(name: str, rest: list[str]) -> int:
     module.configure(parser)
     try:
         options = parser.parse_args(rest)
-    except SystemExit as stop:  # argparse has printed its help or its complaint already
+    except SystemExit as stop:  # argparse has already printed the help or the error
         return stop.code if isinstance(stop.code, int) else 2
     return module.run(options)
 
 
-def _unknown(name: str) -> Problem:
+def _unknown(name: str) -> CliError:
     from difflib import get_close_matches
 
-    close = get_close_matches(name, COMMANDS, n=1)
-    way_out = f"did you mean `drakit {close[0]}`? " if close else ""
-    what = f"unknown option {name!r}" if name.startswith("-") else f"there is no command {name!r}"
-    return Problem(what, f"{way_out}`drakit --help` lists the commands")
+    kind = "option" if name.startswith("-") else "command"
+    close = ["--version"] if name == "version" else get_close_matches(name, COMMANDS, n=1)
+    hint = f"did you mean `drakit {close[0]}`? " if close else ""
+    return CliError(f"unknown {kind} {name!r}", f"{hint}`drakit --help` lists the commands")

@@ -1,118 +1,115 @@
-"""A driver's own settings as options of a command that looks after it.
+"""Options that select a driver and its settings, for commands that inspect a driver's node.
 
-``drakit doctor``, ``drakit gather`` and ``drakit verify`` must see what the driver sees. They read the
-same file, flags and variables, and with ``--pid`` the arguments of a driver that runs.
+``drakit doctor``, ``drakit gather`` and ``drakit verify`` read the same file, flags and variables as the
+driver, and with ``--pid`` the arguments of a running driver.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from drakit.cli.checkpoint_view import look
-from drakit.cli.errors import Problem
-from drakit.drivers.cpu.config import CpuConfig, CpuSettings
-from drakit.drivers.cpu.driver import cpu_driver
-from drakit.drivers.cpu.program import PROGRAM as CPU
-from drakit.drivers.cpumem.driver import cpumem_driver
-from drakit.drivers.cpumem.hugepages.configured import machine_and_growth
-from drakit.drivers.cpumem.kinds import DRIVER as CPUMEM_NAME
-from drakit.drivers.cpumem.others import held_by_others
-from drakit.drivers.cpumem.program import PROGRAM as CPUMEM
-from drakit.drivers.cpumem.settings import CpuMemConfig
+from drakit.cli.errors import CliError
+from drakit.drivers.cpu.config import CpuSettings
 from drakit.drivers.models.node_driver import NodeDriver
 from drakit.kit.config.options import listen_address, node_name
 from drakit.kit.config.settings import ConfigurationError, add_flags, resolve, settings_of
+from drakit.kit.preflight import CheckResult
 from drakit.kit.program import Program
-from drakit.machine.discover import discover
+from drakit.local.node_checks import check_node
+from drakit.local.node_programs import NODE_PROGRAMS, NodeProgram
 
-PROGRAMS: Final[dict[str, Program[Any]]] = {"cpu": CPU, "cpumem": CPUMEM}
-_PATIENCE: Final = 5.0
-_LARGEST_PAGE: Final = 16 << 20
+_TIMEOUT_SECONDS: Final = 5.0
+_LARGEST_RESPONSE: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class DriverSettings:
-    """Which driver, how it is configured, where each given setting came from, the node."""
+    """A driver program, its configuration with the source of each setting, and the node name."""
 
-    program: Program[Any]
+    node_program: NodeProgram
     config: CpuSettings
     sources: Mapping[str, str]
     node: str
+    kubelet_config: str | None = None
+    pid: int | None = None
+
+    @property
+    def program(self) -> Program[Any]:
+        """The driver program."""
+        return self.node_program.program
 
     def driver(self) -> NodeDriver:
-        """The driver for the machine as it is now. Raises ``OSError``."""
-        config = self.config
-        if isinstance(config, CpuMemConfig):
-            machine, growth = machine_and_growth(config)
-            entries = look(config.checkpoint_dir(CPUMEM_NAME)).entries
-            others = held_by_others(machine, entries, config.cgroup_root)
-            return cpumem_driver(config, machine, held_by_others=others, growth=growth)
-        assert isinstance(config, CpuConfig)
-        return cpu_driver(config, discover(config.sysfs_root))
+        """Return the driver for the machine as it is now. Raises ``OSError``."""
+        return self.node_program.driver(self.config, self.kubelet_config)
+
+    def checks(self) -> Iterator[CheckResult]:
+        """Yield the results of all checks of the node."""
+        return check_node(self.node_program, self.config, self.node, self.kubelet_config, self.pid)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--driver``, ``--pid`` and every setting of the drivers."""
+    """Add ``--driver``, ``--pid``, ``--kubelet-config`` and every setting of the drivers."""
     parser.add_argument(
-        "--driver", choices=tuple(PROGRAMS), help="which driver (default: that of --pid, else cpu)"
+        "--driver", choices=tuple(NODE_PROGRAMS), help="driver (default: that of --pid, or cpu)"
     )
     parser.add_argument(
-        "--pid", type=int, help="take the settings of this running driver (in its pod: --pid 1)"
+        "--pid", type=int, help="use the settings of this running driver (in its pod: --pid 1)"
     )
-    add_flags(parser, CpuConfig, prefix=CPU.prefix)
-    add_flags(parser, CpuMemConfig, prefix=CPUMEM.prefix, excluding=CpuConfig)
-
-
-def add_kubelet_config(parser: argparse.ArgumentParser) -> None:
-    """Add ``--kubelet-config``, for commands that look at what the kubelet does itself."""
     parser.add_argument(
         "--kubelet-config",
         metavar="FILE",
         help="the kubelet's configuration file (default: config.yaml in its root directory)",
     )
+    cpu, cpumem = (entry.program for entry in NODE_PROGRAMS.values())
+    add_flags(parser, cpu.config, prefix=cpu.prefix)
+    title = f"settings of {cpumem.name} only"
+    add_flags(parser, cpumem.config, prefix=cpumem.prefix, excluding=cpu.config, title=title)
 
 
 def driver_settings(options: argparse.Namespace, proc: str = "/proc") -> DriverSettings:
-    """The settings that *options* mean. Raises :class:`Problem` when they are wrong."""
-    program = PROGRAMS[options.driver or "cpu"]
+    """Return the settings that *options* select. Raises :class:`CliError` if they are not valid."""
+    chosen = NODE_PROGRAMS[options.driver or "cpu"]
     if options.pid is not None:
         running, arguments = _running(options.pid, proc)
-        if options.driver is not None and running is not program:
-            raise Problem(
-                f"process {options.pid} is a {running.name}, not a {program.name}",
-                "leave --driver out",
+        if options.driver is not None and running is not chosen:
+            raise CliError(
+                f"process {options.pid} is a {running.program.name}, not a {chosen.program.name}",
+                "omit --driver",
             )
-        program = running
-        options = _under(options, program, arguments)
-    _reject_others(options, program)
+        chosen = running
+        options = _with_arguments(options, chosen.program, arguments)
+    program = chosen.program
+    _reject_other_settings(options, program)
     try:
         loaded = resolve(program.config, options, os.environ, prefix=program.prefix)
         node = node_name(loaded.config, os.environ)
-        return DriverSettings(program, loaded.config, loaded.sources, node)
     except ConfigurationError as error:
-        raise Problem(str(error), f"`{program.name} --help` lists every setting") from None
+        raise CliError(str(error), f"`{program.name} --help` lists every setting") from None
+    return DriverSettings(
+        chosen, loaded.config, loaded.sources, node, options.kubelet_config, options.pid
+    )
 
 
-def _reject_others(options: argparse.Namespace, program: Program[Any]) -> None:
-    """A setting of the other driver that was given is a mistake, not to be passed over."""
-    own = {one.field for one in settings_of(program.config, program.prefix)}
-    for other in PROGRAMS.values():
-        for one in settings_of(other.config, other.prefix):
-            if one.field not in own and getattr(options, one.field) is not None:
-                raise Problem(
-                    f"{one.flags[0]} is no setting of {program.name}",
-                    f"it is one of {other.name}: choose the driver with --driver",
+def _reject_other_settings(options: argparse.Namespace, program: Program[Any]) -> None:
+    """Raise for a setting that only the other driver has."""
+    own = {setting.field for setting in settings_of(program.config, program.prefix)}
+    for other, _, _ in NODE_PROGRAMS.values():
+        for setting in settings_of(other.config, other.prefix):
+            if setting.field not in own and getattr(options, setting.field) is not None:
+                raise CliError(
+                    f"{setting.flags[0]} is not a setting of {program.name}",
+                    f"it is a setting of {other.name}: select the driver with --driver",
                 )
 
 
-def _under(
+def _with_arguments(
     options: argparse.Namespace, program: Program[Any], arguments: list[str]
 ) -> argparse.Namespace:
-    """*options* with what they leave open taken from the arguments of a driver."""
+    """Complete *options* with the arguments of a running driver."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     add_flags(parser, program.config, prefix=program.prefix)
     running, _others = parser.parse_known_args(arguments)
@@ -120,41 +117,41 @@ def _under(
     return argparse.Namespace(**{**vars(options), **vars(running), **given})
 
 
-def _running(pid: int, proc: str) -> tuple[Program[Any], list[str]]:
-    """Which driver runs as *pid*, and what it was started with."""
-    way_out = "give the pid of a running driver; in its own pod that is 1"
+def _running(pid: int, proc: str) -> tuple[NodeProgram, list[str]]:
+    """Return the driver that runs as *pid* and its arguments."""
+    remedy = "give the PID of a running driver; in its own pod that is 1"
     try:
         with open(f"{proc}/{pid}/cmdline", "rb") as file:
             words = file.read(1 << 20).decode("utf-8", "replace").rstrip("\0").split("\0")
     except OSError as error:
-        raise Problem(
-            f"cannot read the arguments of process {pid}: {error.strerror}", way_out
+        raise CliError(
+            f"cannot read the arguments of process {pid}: {error.strerror}", remedy
         ) from None
-    names = {program.name: program for program in PROGRAMS.values()}
+    names = {entry.program.name: entry for entry in NODE_PROGRAMS.values()}
     for index, word in enumerate(words):
-        program = names.get(os.path.basename(word))
-        if program is not None:
-            return program, words[index + 1 :]
-    told = " or ".join(names)
-    raise Problem(f"process {pid} is no {told}: {' '.join(words)[:80]}", way_out)
+        found = names.get(os.path.basename(word))
+        if found is not None:
+            return found, words[index + 1 :]
+    command = " ".join(words)[:80]
+    raise CliError(f"process {pid} is not a {' or '.join(names)}: {command}", remedy)
 
 
 def ask_driver(bind_address: str, path: str) -> tuple[int, str]:
-    """A page of the driver that serves *bind_address* on this machine: status and text.
+    """Get *path* from the HTTP server of the driver on this machine: status and text.
 
-    Raises ``OSError`` when nobody answers, or nobody who speaks HTTP.
+    Raises ``OSError`` if nothing listens on *bind_address*, or not an HTTP server.
     """
     import http.client
 
     host, port = listen_address(bind_address)
     if host in (None, "0.0.0.0", "::"):
         host = "localhost"
-    connection = http.client.HTTPConnection(host or "", port, timeout=_PATIENCE)
+    connection = http.client.HTTPConnection(host or "", port, timeout=_TIMEOUT_SECONDS)
     try:
         connection.request("GET", path)
-        answer = connection.getresponse()
-        return answer.status, answer.read(_LARGEST_PAGE).decode("utf-8", "replace")
+        response = connection.getresponse()
+        return response.status, response.read(_LARGEST_RESPONSE).decode("utf-8", "replace")
     except http.client.HTTPException as error:
-        raise OSError(f"{bind_address} does not speak HTTP: {error!r}") from error
+        raise OSError(f"{bind_address} is not an HTTP server: {error!r}") from error
     finally:
         connection.close()

@@ -1,16 +1,13 @@
-"""The one way a command says that it cannot go on."""
+"""Errors that end a command."""
 
 from __future__ import annotations
 
+from drakit.core.errors import ActionableError
 
-class Problem(Exception):  # noqa: N818 - it is told to a person, not handled as an error
-    """What happened, to which object, and the way out; :func:`drakit.cli.main` prints it.
 
-    ``code`` becomes the exit code of the command.
-    """
+class CliError(ActionableError):
+    """Error that :func:`drakit.cli.main` prints before it returns *exit_code*."""
 
-    def __init__(self, what: str, way_out: str, *, code: int = 2) -> None:
-        super().__init__(f"{what}\n{way_out}")
-        self.what = what
-        self.way_out = way_out
-        self.code = code
+    def __init__(self, message: str, remedy: str, *, exit_code: int = 2) -> None:
+        super().__init__(message, remedy)
+        self.exit_code = exit_code

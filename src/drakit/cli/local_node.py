@@ -1,194 +1,135 @@
-"""What ``drakit run`` and ``drakit ps`` have in common: this machine as a node, and its picture."""
+"""Node made of this machine for ``drakit run`` and ``drakit ps``, and its claims as text."""
 
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from string import ascii_uppercase
 
-from drakit.cli.checkpoint_view import look
-from drakit.cli.errors import Problem
+from drakit.cli.errors import CliError
 from drakit.core.cpuset import CpuSet
-from drakit.core.objects import DeviceClass, ResourceClaim
-from drakit.draw.machine_tree import human_bytes
+from drakit.core.objects import DeviceClass
+from drakit.core.text import cpu_list, human_bytes
+from drakit.draw.machine_map import draw
 from drakit.draw.marks import Mark
-from drakit.drivers.cpu.config import CpuConfig
-from drakit.drivers.cpu.driver import cpu_driver
-from drakit.drivers.cpumem.driver import cpumem_driver
-from drakit.drivers.cpumem.kinds import DRIVER as CPUMEM
-from drakit.drivers.cpumem.others import held_by_others
-from drakit.drivers.cpumem.settings import CpuMemConfig
-from drakit.drivers.models.cpus import NodeCpus
+from drakit.draw.memory_map import Bar, memory_lines
+from drakit.draw.terminal import Terminal
 from drakit.drivers.models.node_driver import NodeDriver
 from drakit.kit.driver import PreparedClaim
-from drakit.local import node_drivers as nodedrivers
+from drakit.local import node_drivers
+from drakit.local.local_drivers import CPU_DRIVER, local_driver
 from drakit.local.node import LocalNode, state_directory
 from drakit.local.node_drivers import NodeDrivers
 from drakit.machine.discover import discover
-from drakit.machine.model import Machine
-
-CPU_DRIVER: Final = "dra.cpu"
-LocalDriver = NodeDriver
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options that say how this machine is offered."""
-    group = parser.add_argument_group("how this machine is offered (as for the drivers)")
+    """Add the options that determine what this machine offers."""
+    group = parser.add_argument_group("what this machine offers (settings of the drivers)")
     group.add_argument("--cpu-device-mode", choices=("grouped", "individual"), default="grouped")
     group.add_argument("--group-by", choices=("numanode", "socket", "machine"), default="numanode")
-    group.add_argument("--reserved-cpus", metavar="LIST", default="", help="CPUs nobody gets")
+    group.add_argument("--reserved-cpus", metavar="LIST", default="", help="CPUs no claim gets")
     group.add_argument(
-        "--min-shared-cpus", metavar="N", type=int, default=1, help="CPUs never given away (1)"
-    )
+        "--min-shared-cpus", metavar="N", type=int, default=1,
+        help="number of CPUs that are never claimed (default: 1)",
+    )  # fmt: skip
     group.add_argument(
-        "--reserved-memory",
-        metavar="TEXT",
-        default="100Mi",
-        help="memory and hugepages nobody gets: 2Gi, or 0:memory=1Gi,hugepages-2Mi=64Mi;… (100Mi)",
-    )
+        "--reserved-memory", metavar="TEXT", default="100Mi",
+        help="memory and hugepages no claim gets: 2Gi, or 0:memory=1Gi,hugepages-2Mi=64Mi;… "
+        "(default: 100Mi)",
+    )  # fmt: skip
     group.add_argument(
-        "--state-dir", metavar="DIR", help="where claims are kept (default: /run/drakit, or yours)"
-    )
+        "--state-dir", metavar="DIR",
+        help="directory of the claims (default: /run/drakit, or the user's runtime directory)",
+    )  # fmt: skip
     group.add_argument(
-        "--kubelet-root-dir",
-        metavar="DIR",
-        default="/var/lib/kubelet",
-        help="where to look for claims of Kubernetes drivers, to keep off their CPUs "
-        "(/var/lib/kubelet)",
-    )
+        "--kubelet-root-dir", metavar="DIR", default="/var/lib/kubelet",
+        help="where to look for claims of Kubernetes drivers, whose CPUs are not used "
+        "(default: /var/lib/kubelet)",
+    )  # fmt: skip
 
 
 def local_node(
     options: argparse.Namespace, classes: Iterable[DeviceClass] = (), driver_name: str = CPU_DRIVER
-) -> tuple[LocalDriver, LocalNode]:
-    """A node made of this machine. CPUs outside this process's own affinity are not offered."""
+) -> tuple[NodeDriver, LocalNode]:
+    """Return this machine as a node. CPUs outside this process's affinity are not offered."""
     machine = discover("/")
     if not machine.cpus:
-        raise Problem("no CPU could be found below /sys", "drakit topology --warnings says why")
+        raise CliError("no CPU found below /sys", "run `drakit topology --warnings` for details")
     try:
         directory = options.state_dir or state_directory()
-    except OSError as error:
-        raise Problem(f"cannot keep claims: {error}", "or give another --state-dir") from None
-    try:
-        driver = _driver(options, machine, driver_name, directory)
-    except ValueError as error:
-        raise Problem(str(error), "see --help") from None
-    try:
-        return driver, LocalNode(driver, directory, classes)
-    except OSError as error:
-        raise Problem(f"cannot keep claims: {error}", "give another --state-dir") from None
-
-
-def _driver(
-    options: argparse.Namespace, machine: Machine, name: str, directory: str
-) -> LocalDriver:
-    reserved = CpuSet.parse(options.reserved_cpus)
-    # In a container or a cpuset the rest of the machine is visible, but not ours.
-    foreign = machine.online - CpuSet(os.sched_getaffinity(0))
-    foreign |= node_drivers(options).cpus & machine.online
-    if name == CPUMEM:
-        config = CpuMemConfig(
-            group_by=options.group_by,
-            reserved_cpus=str(reserved | foreign),
-            min_shared_cpus=options.min_shared_cpus,
-            hold_back_shared=True,
+        held = find_node_drivers(options).cpus & machine.online
+        driver = local_driver(
+            driver_name,
+            machine,
+            directory,
+            reserved_cpus=CpuSet.parse(options.reserved_cpus) | held,
             reserved_memory=options.reserved_memory,
-        )
-        others = held_by_others(machine, _entries(directory), "")
-        return cpumem_driver(config, machine, held_by_others=others)
-    return cpu_driver(
-        CpuConfig(
             cpu_device_mode=options.cpu_device_mode,
             group_by=options.group_by,
-            reserved_cpus=str(reserved | foreign),
             min_shared_cpus=options.min_shared_cpus,
-            hold_back_shared=True,
-        ),
-        machine,
-    )
-
-
-def node_drivers(options: argparse.Namespace) -> NodeDrivers:
-    """What Kubernetes drivers hold on this machine. Raises :class:`Problem`."""
-    try:
-        return nodedrivers.find(options.kubelet_root_dir)
+        )
+        return driver, LocalNode(driver, directory, classes)
+    except ValueError as error:
+        raise CliError(str(error), "see --help") from None
     except OSError as error:
-        raise Problem(
-            str(error),
-            "let the driver serve the node until the claim's pod is gone, or restart the node",
+        raise CliError(f"cannot store claims: {error}", "give another --state-dir") from None
+
+
+def find_node_drivers(options: argparse.Namespace) -> NodeDrivers:
+    """Return what Kubernetes drivers hold on this machine. Raises :class:`CliError`."""
+    try:
+        return node_drivers.find(options.kubelet_root_dir)
+    except OSError as error:
+        raise CliError(
+            str(error), "let the driver run until the claim's pod is gone, or restart the node"
         ) from None
 
 
-def _entries(directory: str) -> tuple[PreparedClaim, ...]:
-    """The claims held now; a directory that cannot be read is told when it is used."""
-    try:
-        return look(directory).entries
-    except OSError:
-        return ()
+def print_claims(
+    driver: NodeDriver, claims: Sequence[PreparedClaim], terminal: Terminal, *, bars: bool
+) -> None:
+    """Draw *claims* on the machine; with *bars* also the memory and hugepages they hold."""
+    marks = {
+        cpu: mark
+        for claim, mark in zip(claims, _marks(claims), strict=True)
+        for cpu in claim.exclusive("cpu")
+    }
+    print(draw(driver.cpus.machine, marks, terminal), end="")
+    if bars and driver.node_amounts:
+        print("\n".join(memory_lines(claim_bars(driver, claims), terminal)))
 
 
-def driver_for(claims: Iterable[ResourceClaim], classes: Iterable[DeviceClass]) -> str:
-    """The driver whose classes *claims* name. Raises :class:`Problem` when they name both.
-
-    A class of the file's own tells by its selectors.
-    """
-    own = {each.metadata.name: each for each in classes}
-    found = set()
-    for claim in claims:
-        for request in claim.spec.devices.requests:
-            wishes = (*request.first_available, *([request.exactly] if request.exactly else ()))
-            found |= {_driver_of(wish.device_class_name, own) for wish in wishes}
-    if found == {CPU_DRIVER, CPUMEM}:
-        raise Problem(
-            f"the claims are of both {CPU_DRIVER} and {CPUMEM}",
-            f"a machine is offered by one of them: {CPUMEM} has CPUs, too",
-        )
-    return CPUMEM if CPUMEM in found else CPU_DRIVER
+def claim_bars(driver: NodeDriver, claims: Sequence[PreparedClaim]) -> list[Bar]:
+    """Return the memory and hugepages that *driver* offers, with the shares of *claims*."""
+    held: dict[str, list[tuple[Mark, int]]] = {}
+    for claim, mark in zip(claims, _marks(claims), strict=True):
+        for key, amount in amounts_of(claim).items():
+            held.setdefault(key, []).append((mark, amount))
+    return [
+        Bar(f"node {each.numa_node} {each.resource}", each.offered, held.get(each.key, []))
+        for each in driver.node_amounts
+    ]
 
 
-def _driver_of(class_name: str, classes: Mapping[str, DeviceClass]) -> str:
-    made = classes.get(class_name)
-    if made is None:
-        return CPUMEM if class_name.startswith(CPUMEM) else CPU_DRIVER
-    told = " ".join(each.cel.expression for each in made.spec.selectors if each.cel is not None)
-    return CPUMEM if CPUMEM in told else CPU_DRIVER
+def _marks(claims: Sequence[PreparedClaim]) -> list[Mark]:
+    return [Mark(ascii_uppercase[n % 26], claim.name, n) for n, claim in enumerate(claims)]
 
 
-def cpus_of(driver: LocalDriver) -> NodeCpus:
-    """The CPUs of the machine as a driver offers them."""
-    return driver.cpus
-
-
-def entry_marks(entries: Sequence[PreparedClaim]) -> list[Mark]:
-    """A letter and a color for each claim, in their order."""
-    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-    return [Mark(letters[n % 26], entry.name, n) for n, entry in enumerate(entries)]
-
-
-def marks_for(entries: Iterable[PreparedClaim]) -> dict[int, Mark]:
-    """The marks of claims, by CPU."""
-    marks: dict[int, Mark] = {}
-    listed = list(entries)
-    for entry, mark in zip(listed, entry_marks(listed), strict=True):
-        marks.update(dict.fromkeys(entry.exclusive("cpu"), mark))
-    return marks
-
-
-def amounts_of(entry: PreparedClaim) -> dict[str, int]:
-    """The memory and hugepages a claim holds, in bytes, by key: ``numa0/memory``."""
+def amounts_of(claim: PreparedClaim) -> dict[str, int]:
+    """Return the memory and hugepages that *claim* holds, in bytes by key: ``numa0/memory``."""
     found: dict[str, int] = {}
-    for prepared in entry.devices:
+    for prepared in claim.devices:
         for key, amount in prepared.amounts.items():
             found[key] = found.get(key, 0) + amount
     return found
 
 
-def held_words(entry: PreparedClaim) -> str:
-    """What a claim holds: ``CPUs 2-3, 256 MiB memory on node 0``."""
-    cpus = entry.exclusive("cpu")
-    words = [f"CPUs {cpus}"] if cpus else []
-    for key, amount in amounts_of(entry).items():
+def held_words(claim: PreparedClaim) -> str:
+    """Return what *claim* holds: ``CPUs 2-3, 256 MiB memory on node 0``."""
+    cpus = claim.exclusive("cpu")
+    words = [cpu_list(cpus)] if cpus else []
+    for key, amount in amounts_of(claim).items():
         node, _, kind = key.partition("/")
         what = "memory" if kind == "memory" else f"in {kind.removeprefix('hugepages')} pages"
         words.append(f"{human_bytes(amount)} {what} on node {node.removeprefix('numa')}")

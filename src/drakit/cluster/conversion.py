@@ -1,14 +1,14 @@
-"""Objects of older API versions of ``resource.k8s.io``, as the current one writes them.
+"""Conversion of older API versions of ``resource.k8s.io`` to ``v1``.
 
-Dumps of older clusters and manifests of older charts hold ``v1beta1`` and ``v1alpha3``: devices kept
-their content under ``basic``, and requests stood without ``exactly``. ``v1beta2`` reads like ``v1``.
+Dumps of older clusters and manifests of older charts contain ``v1beta1`` and ``v1alpha3``: devices have
+their content under ``basic``, and requests have no ``exactly``. ``v1beta2`` is read like ``v1``.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from drakit.cli.errors import Problem
+from drakit.core.errors import ActionableError
 
 GROUP: Final = "resource.k8s.io"
 CURRENT: Final = frozenset({f"{GROUP}/v1", f"{GROUP}/v1beta2"})
@@ -18,8 +18,12 @@ _CORE_KINDS: Final = frozenset({"Node", "Pod"})
 Document = dict[str, Any]
 
 
-def is_ours(kind: str, api_version: str) -> bool:
-    """Whether an object of this kind is the one meant, not a namesake of another API group."""
+class ClusterError(ActionableError):
+    """Manifests or a cluster cannot be read, or an object in them is not valid."""
+
+
+def is_supported_group(kind: str, api_version: str) -> bool:
+    """Whether the kind belongs to Kubernetes itself, not to another API group with the same kind."""
     if not api_version:
         return True
     if kind in _CORE_KINDS:
@@ -28,17 +32,17 @@ def is_ours(kind: str, api_version: str) -> bool:
 
 
 def needs_conversion(kind: str, api_version: str) -> bool:
-    """Whether the object is written otherwise than in the current version."""
+    """Whether the object is of an API version that differs from the current one."""
     return kind not in _CORE_KINDS and bool(api_version) and api_version not in CURRENT
 
 
-def current(document: Document, where: str) -> Document:
-    """The object as the current version writes it. Raises :class:`Problem` if drakit cannot tell."""
+def convert(document: Document, where: str) -> Document:
+    """Convert an object to the current version. Raises :class:`ClusterError` for unknown versions."""
     kind, version = document["kind"], document.get("apiVersion", "")
     if version not in _OLDER:
-        raise Problem(
-            f"{where}: {kind} of {version} is not known to drakit",
-            f"give it as {GROUP}/v1 (or v1beta2, v1beta1, v1alpha3)",
+        raise ClusterError(
+            f"{where}: {kind} has the unsupported API version {version}",
+            f"convert it to {GROUP}/v1 (or v1beta2, v1beta1, v1alpha3)",
         )
     spec = document.get("spec") or {}
     if kind == "ResourceSlice":
@@ -72,15 +76,15 @@ def _claim_spec(spec: Document) -> Document:
 def _request(request: Document) -> Document:
     if "exactly" in request or request.get("firstAvailable"):
         return request
-    wish = {key: value for key, value in request.items() if key not in ("name", "firstAvailable")}
-    return {"name": request.get("name", ""), "exactly": wish}
+    exact = {key: value for key, value in request.items() if key not in ("name", "firstAvailable")}
+    return {"name": request.get("name", ""), "exactly": exact}
 
 
 def _check_rule(spec: Document, where: str) -> None:
     selector = spec.get("deviceSelector") or {}
     for field in ("deviceClassName", "selectors"):
         if selector.get(field):
-            raise Problem(
-                f"{where}: the DeviceTaintRule selects by {field}, which later versions dropped",
-                "give it with driver, pool and device",
+            raise ClusterError(
+                f"{where}: the DeviceTaintRule selects by {field}, which later API versions do not have",
+                "select by driver, pool and device",
             )

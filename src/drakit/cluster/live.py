@@ -1,12 +1,11 @@
-"""The cluster itself as a source of objects, read-only, through a kubeconfig."""
+"""Objects of a live cluster, read through a kubeconfig; nothing is written."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from drakit.cli.errors import Problem
+from drakit.cluster.conversion import ClusterError
 from drakit.cluster.manifests import Manifests, objects_of
 from drakit.wire.kube import (
     CLAIM_TEMPLATES,
@@ -30,25 +29,27 @@ from drakit.wire.kube import (
 from drakit.wire.kube.watch.snapshot import ListResult
 
 _PER_NAMESPACE: Final = (PODS, CLAIM_TEMPLATES)
-"""Kinds of which those beside the pod will do: its own, and what the node's resources are used for."""
+"""Kinds for which the objects of the pod's own namespace are enough for an answer."""
 
 
-def read_live(kubeconfig: str | None, context: str | None, namespace: str) -> Manifests:
-    """All objects the scheduler looks at. Raises :class:`Problem` if some cannot be read.
+def read_live(
+    kubeconfig: str | None, context: str | None, namespace: str, warn: Callable[[str], None]
+) -> Manifests:
+    """Read all objects the scheduler uses. Raises :class:`ClusterError` if some cannot be read.
 
-    Who may not list pods of the whole cluster gets along with those of *namespace*.
+    Without the permission to list pods of the whole cluster, only those of *namespace* are read.
     """
     try:
         cluster = find_cluster(kubeconfig=kubeconfig, context=context)
     except ConfigError as error:
-        raise Problem(str(error), "check --kubeconfig and --context") from None
+        raise ClusterError(str(error), "check the kubeconfig and the context") from None
     kinds = (NODES, SLICES, CLASSES, CLAIMS, CLAIM_TEMPLATES, PODS, TAINT_RULES)
     answers = dict(read_all(cluster, *kinds))
-    answers.update(_of_namespace(cluster, answers, namespace))
+    answers.update(_of_namespace(cluster, answers, namespace, warn))
     found = Manifests()
     for plural, answer in answers.items():
         if answer.error is not None:
-            _complain(plural, answer.error)
+            _report(plural, answer.error, warn)
         for entry in answer.objects:
             document = {"kind": entry.resource.kind, **entry.raw}
             found.found += objects_of(document, "the cluster", 0, namespace)
@@ -56,39 +57,38 @@ def read_live(kubeconfig: str | None, context: str | None, namespace: str) -> Ma
 
 
 def _of_namespace(
-    cluster: ClusterAccess, answers: Mapping[str, ListResult], namespace: str
+    cluster: ClusterAccess,
+    answers: Mapping[str, ListResult],
+    namespace: str,
+    warn: Callable[[str], None],
 ) -> Mapping[str, ListResult]:
     rejected = [r for r in _PER_NAMESPACE if isinstance(answers[r.plural].error, ForbiddenError)]
     if not rejected:
         return {}
-    _note(
+    warn(
         f"only {' and '.join(r.plural for r in rejected)} of namespace {namespace} can be read; "
-        "what other pods request of CPU and memory is not counted"
+        "CPU and memory requests of other pods are not counted"
     )
     return read_all(cluster, *rejected, namespace=namespace)
 
 
-def _complain(plural: str, error: KubeError) -> None:
-    """Say what it means that a kind could not be read; returns where one can do without."""
+def _report(plural: str, error: KubeError, warn: Callable[[str], None]) -> None:
+    """Raise for a kind that could not be read; only warn for one that is not required."""
     if plural == TAINT_RULES.plural:
         if not isinstance(error, NotFoundError):  # not served before 1.37
-            _note(f"{plural} cannot be read ({error}); devices they taint are taken for healthy")
+            warn(f"{plural} cannot be read ({error}); the taints they set are ignored")
         return
-    way_out = "check your permissions"
+    remedy = "check your permissions"
     if isinstance(error, ConnectionFailedError):
-        way_out = "check that the server of the kubeconfig can be reached from here"
+        remedy = "check that the server of the kubeconfig can be reached from here"
     elif isinstance(error, UnauthorizedError | CredentialError):
-        way_out = "check the credentials of the kubeconfig; they may have expired"
+        remedy = "check the credentials of the kubeconfig; they may have expired"
     elif isinstance(error, ForbiddenError):
-        way_out = (
-            "ask for the right to list it, or ask somebody who has it for a dump: `kubectl get "
+        remedy = (
+            "ask for permission to list them, or for a dump by someone who has it: `kubectl get "
             "nodes,resourceslices,deviceclasses,devicetaintrules,resourceclaims,pods -A -o json`; "
-            "then use --from"
+            "then pass the dump with --from"
         )
     elif isinstance(error, NotFoundError):
-        way_out = "this cluster does not serve resource.k8s.io/v1: Kubernetes 1.34 or later does"
-    raise Problem(f"cannot list {plural}: {error}", way_out)
-
-
-def _note(text: str) -> None:
-    print(f"drakit: {text}", file=sys.stderr)
+        remedy = "the cluster does not serve resource.k8s.io/v1: it needs Kubernetes 1.34 or later"
+    raise ClusterError(f"cannot list {plural}: {error}", remedy)

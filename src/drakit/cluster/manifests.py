@@ -1,4 +1,4 @@
-"""Manifests from files, directories and dumps, as typed objects that know where they came from."""
+"""Manifests in files, directories and dumps, as typed objects with their file and line."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from drakit.cli.errors import Problem
-from drakit.cluster.conversion import current, is_ours, needs_conversion
+from drakit.cluster.conversion import ClusterError, convert, is_supported_group, needs_conversion
 from drakit.core.kubernetes_releases import KubernetesRelease
 from drakit.core.objects import (
     DeviceClass,
@@ -39,39 +38,25 @@ _SUFFIXES: Final = (".yaml", ".yml", ".json")
 _NAMESPACED: Final = {"Pod", "ResourceClaim", "ResourceClaimTemplate"}
 
 
+@dataclass(frozen=True, slots=True)
 class Manifest:
-    """One object and where it was read."""
+    """One object with the file and line it was read from."""
 
-    __slots__ = ("_source", "kind", "line", "path", "value")
-
-    def __init__(
-        self, kind: str, value: Any, source: dict[str, Any] | bytes, path: str, line: int
-    ) -> None:
-        self.kind = kind
-        self.value = value
-        self.path = path
-        self.line = line
-        self._source = source
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The object as it was written, with the fields drakit does not know."""
-        source = self._source
-        if isinstance(source, dict):
-            return source
-        decoded: dict[str, Any] = msgspec.json.decode(source)
-        return decoded
+    kind: str
+    value: Any
+    path: str
+    line: int
 
 
-class _Envelope(msgspec.Struct):
-    """A JSON list of objects, whose items are looked at one by one: dumps are large."""
+class _ObjectList(msgspec.Struct):
+    """A JSON list of objects; the items are decoded one by one, because dumps are large."""
 
     items: list[msgspec.Raw]
     kind: str = ""
 
 
-class _Head(msgspec.Struct, rename="camel"):
-    """What decides how an object is read."""
+class _TypeMeta(msgspec.Struct, rename="camel"):
+    """The fields that decide how an object is decoded."""
 
     kind: str = ""
     api_version: str = ""
@@ -79,20 +64,16 @@ class _Head(msgspec.Struct, rename="camel"):
 
 @dataclass(slots=True)
 class Manifests:
-    """Objects by kind, in the order of reading."""
+    """Objects in the order of reading."""
 
     found: list[Manifest] = field(default_factory=list)
 
-    def of(self, kind: str) -> list[Manifest]:
-        """All manifests of a kind."""
-        return [m for m in self.found if m.kind == kind]
-
     def values(self, kind: str) -> tuple[Any, ...]:
-        """The typed objects of a kind."""
+        """Return the typed objects of a kind."""
         return tuple(m.value for m in self.found if m.kind == kind)
 
     def cluster(self, release: KubernetesRelease, *more: Manifests) -> ClusterSnapshot:
-        """A cluster of these and *more* objects; a later object replaces one of the same name."""
+        """Return a cluster of these and *more* objects; later objects replace earlier ones."""
 
         def unique(kind: str) -> tuple[Any, ...]:
             every = [v for source in (self, *more) for v in source.values(kind)]
@@ -111,24 +92,21 @@ class Manifests:
         )
 
 
-def read(paths: Iterable[str], namespace: str = "default") -> Manifests:
-    """Read files and directories; ``-`` is standard input.
+def read_manifests(paths: Iterable[str], namespace: str = "default") -> Manifests:
+    """Read files and directories; ``-`` is standard input. Objects of other kinds are left out.
 
-    Raises :class:`Problem` for what cannot be read. Objects of other kinds are left out.
+    *namespace* is that of objects that name none. Raises :class:`ClusterError`.
     """
-    manifests = Manifests()
-    for path in paths:
-        for file in _files(path):
-            manifests.found += _objects(file, namespace)
-    return manifests
+    files = (file for path in paths for file in _files(path))
+    return Manifests([each for file in files for each in _objects(file, namespace)])
 
 
 def _objects(path: str, namespace: str) -> Iterator[Manifest]:
     data = _bytes(path)
     if path.endswith(".json") or data.lstrip()[:1] in (b"{", b"["):
-        quick = _from_list(data, path, namespace)
-        if quick is not None:
-            yield from quick
+        listed = _from_list(data, path, namespace)
+        if listed is not None:
+            yield from listed
             return
         documents = _json_documents(path, data)
     else:
@@ -138,13 +116,12 @@ def _objects(path: str, namespace: str) -> Iterator[Manifest]:
 
 
 def _from_list(data: bytes, path: str, namespace: str) -> list[Manifest] | None:
-    """The objects of a JSON List, each decoded straight to its type; None if it is no such list.
+    """Decode each object of a JSON List directly to its type; None if the data is not a List.
 
-    Whatever is out of the ordinary – older versions, workloads, nested lists, wrong fields – goes
-    the long way, which also has the words for what is wrong.
+    Older API versions, workloads and nested lists take the slower way through :func:`objects_of`.
     """
     try:
-        envelope = msgspec.json.decode(data, type=_Envelope)
+        envelope = msgspec.json.decode(data, type=_ObjectList)
     except msgspec.MsgspecError:
         return None
     if not envelope.kind.endswith("List"):
@@ -153,15 +130,13 @@ def _from_list(data: bytes, path: str, namespace: str) -> list[Manifest] | None:
     found: list[Manifest] = []
     for item in envelope.items:
         try:
-            head = msgspec.json.decode(item, type=_Head)
+            head = msgspec.json.decode(item, type=_TypeMeta)
         except msgspec.MsgspecError:
-            head = _Head()
+            head = _TypeMeta()
         kind = head.kind or usual
         plain = kind in _KINDS and not needs_conversion(kind, head.api_version)
-        if plain and is_ours(kind, head.api_version):
-            source = bytes(item)
-            value = _named(kind, _decoded(kind, source, path, 1), namespace)
-            found.append(Manifest(kind, value, source, path, 1))
+        if plain and is_supported_group(kind, head.api_version):
+            found.append(_manifest(kind, bytes(item), path, 1, namespace))
             continue
         document = msgspec.json.decode(item)
         if isinstance(document, dict):
@@ -182,19 +157,13 @@ def _files(path: str) -> Iterator[str]:
 
 
 def _yaml_documents(path: str, data: bytes) -> Iterator[tuple[Any, int]]:
-    """The documents of a file, each with its first line."""
-    import yaml  # only when a YAML file is read: it costs time and memory
+    """Yield the documents of a file with their first lines."""
+    from drakit.core.yaml import YamlError, load_documents  # PyYAML costs time and memory
 
-    loader_class = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    loader = loader_class(data)
     try:
-        while loader.check_node():
-            node: Any = loader.get_node()
-            yield loader.construct_document(node), node.start_mark.line + 1
-    except yaml.YAMLError as error:
-        raise Problem(f"{path} is not YAML: {error}", "check the file") from None
-    finally:
-        loader.dispose()
+        yield from load_documents(data)
+    except YamlError as error:
+        raise ClusterError(f"{path}: {error}", "correct the file") from None
 
 
 def _json_documents(path: str, data: bytes) -> Iterator[tuple[Any, int]]:
@@ -202,8 +171,8 @@ def _json_documents(path: str, data: bytes) -> Iterator[tuple[Any, int]]:
         yield msgspec.json.decode(data), 1
         return
     except msgspec.DecodeError as error:
-        complaint = str(error)
-    import json  # can say where a value ends, so that several in one file are read one by one
+        reason = str(error)
+    import json  # reports where a value ends, as several in one file require
 
     text = data.decode("utf-8", "replace")
     decoder, at = json.JSONDecoder(), 0
@@ -212,7 +181,7 @@ def _json_documents(path: str, data: bytes) -> Iterator[tuple[Any, int]]:
         try:
             document, end = decoder.raw_decode(text, at)
         except ValueError:
-            raise Problem(f"{path} is not JSON: {complaint}", "check the file") from None
+            raise ClusterError(f"{path}: not valid JSON: {reason}", "correct the file") from None
         yield document, text.count("\n", 0, at) + 1
         at = end
 
@@ -224,11 +193,11 @@ def _bytes(path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        raise Problem(f"cannot read {path}: {error.strerror}", "check the path") from None
+        raise ClusterError(f"cannot read {path}: {error.strerror}", "check the path") from None
 
 
 def objects_of(document: Any, path: str, line: int, namespace: str) -> Iterator[Manifest]:
-    """The objects in a parsed document: itself, or the items of a list."""
+    """Yield the objects of a parsed document: itself, or the items of a list."""
     if document is None:
         return
     if isinstance(document, list):
@@ -236,8 +205,8 @@ def objects_of(document: Any, path: str, line: int, namespace: str) -> Iterator[
             yield from objects_of(item, path, line, namespace)
         return
     if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
-        raise Problem(
-            f"{path}, line {line}: this is no Kubernetes object (it has no kind)",
+        raise ClusterError(
+            f"{path}, line {line}: not a Kubernetes object (it has no kind)",
             "give files with Kubernetes objects, as `kubectl get -o yaml` writes them",
         )
     kind = document["kind"]
@@ -255,19 +224,16 @@ def objects_of(document: Any, path: str, line: int, namespace: str) -> Iterator[
         document, kind = _pod_of(job), "Pod"
     version = document.get("apiVersion")
     version = version if isinstance(version, str) else ""
-    if kind not in _KINDS or not is_ours(kind, version):
+    if kind not in _KINDS or not is_supported_group(kind, version):
         return
-    read_as = document
     if needs_conversion(kind, version):
-        read_as = current(document, f"{path}, line {line}")
-    # By way of JSON: msgspec decodes typed JSON much faster than it converts dictionaries.
-    text = msgspec.json.encode(read_as, enc_hook=str)
-    value = _named(kind, _decoded(kind, text, path, line), namespace)
-    yield Manifest(kind, value, document, path, line)
+        document = convert(document, f"{path}, line {line}")
+    # Through JSON, because msgspec decodes typed JSON much faster than it converts dictionaries.
+    yield _manifest(kind, msgspec.json.encode(document, enc_hook=str), path, line, namespace)
 
 
 def _pod_of(document: dict[str, Any]) -> dict[str, Any]:
-    """The pod a workload makes."""
+    """Return the pod that a workload creates."""
     template = document.get("spec", {}).get("template", {})
     metadata = {
         **template.get("metadata", {}),
@@ -276,22 +242,18 @@ def _pod_of(document: dict[str, Any]) -> dict[str, Any]:
     return {"kind": "Pod", "metadata": metadata, "spec": template.get("spec", {})}
 
 
-def _decoded(kind: str, text: bytes, path: str, line: int) -> Any:
+def _manifest(kind: str, text: bytes, path: str, line: int, namespace: str) -> Manifest:
     try:
-        return from_json(text, _KINDS[kind])
+        value = from_json(text, _KINDS[kind])
     except (msgspec.MsgspecError, QuantityError, TypeError) as error:
         document = msgspec.json.decode(text)
         metadata = document.get("metadata") if isinstance(document, dict) else None
         name = metadata.get("name", "") if isinstance(metadata, dict) else ""
-        raise Problem(
+        raise ClusterError(
             f"{path}, line {line}: {kind} {name!r} is not valid: {error}",
-            "correct the field; the API server would refuse the object, too",
+            "correct the field; the API server would also reject the object",
         ) from None
-
-
-def _named(kind: str, value: Any, namespace: str) -> Any:
-    """The object with a namespace, where its kind has one."""
-    if kind not in _NAMESPACED or value.metadata.namespace:
-        return value
-    meta = msgspec.structs.replace(value.metadata, namespace=namespace)
-    return msgspec.structs.replace(value, metadata=meta)
+    if kind in _NAMESPACED and not value.metadata.namespace:
+        metadata = msgspec.structs.replace(value.metadata, namespace=namespace)
+        value = msgspec.structs.replace(value, metadata=metadata)
+    return Manifest(kind, value, path, line)

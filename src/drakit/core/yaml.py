@@ -1,7 +1,10 @@
-"""YAML as configuration should be read: safe, and a key given twice is an error."""
+"""Strict YAML loader: safe types only, duplicate keys and excessive nesting are errors."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import yaml
@@ -11,7 +14,7 @@ _DEEPEST: Final = 100
 
 
 class YamlError(ValueError):
-    """The text is no YAML, or gives a key twice; the message has the line where it is known."""
+    """The text is not valid YAML or repeats a key; the message states the line where it is known."""
 
 
 class _StrictLoader(_Loader):  # type: ignore[misc] # the C loader has no types
@@ -31,23 +34,47 @@ class _StrictLoader(_Loader):  # type: ignore[misc] # the C loader has no types
 
 def load_strictly(text: str) -> Any:
     """Read one YAML document. Raises :class:`YamlError`, whatever the text is."""
-    try:
+    with _yaml_errors():
         _reject_depth(text)
         return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - a SafeLoader underneath
+
+
+def load_documents(text: str | bytes) -> Iterator[tuple[Any, int]]:
+    """Read every document of a YAML stream with its first line. Raises :class:`YamlError`."""
+    with _yaml_errors():
+        _reject_depth(text)
+        loader: Any = _StrictLoader(text)
+        try:
+            while loader.check_node():
+                node: Any = loader.get_node()
+                yield loader.construct_document(node), node.start_mark.line + 1
+        finally:
+            loader.dispose()
+
+
+@contextmanager
+def _yaml_errors() -> Iterator[None]:
+    """Turn every exception of PyYAML into a :class:`YamlError`."""
+    try:
+        yield
     except YamlError:
         raise
     except yaml.YAMLError as error:
-        raise YamlError(" ".join(str(error).split())) from error
+        # PyYAML names a text in memory "<unicode string>"; callers name the file.
+        message = re.sub(
+            r'in "<\w+ string>", (line|position)', r"at \1", " ".join(str(error).split())
+        )
+        raise YamlError(f"not valid YAML: {message}") from error
     except (ValueError, LookupError, AttributeError, TypeError) as error:
-        # PyYAML takes a value for what it looks like, or its tag says, and trips over the rest of
-        # it: the 99th of a month, `!!bool perhaps`, a number of 5000 digits.
-        raise YamlError(f"a value is not what it seems to be: {error}") from error
-    except RecursionError as error:  # already deep in calls ourselves
+        # PyYAML converts values by their appearance or tag and fails on invalid ones: the 99th of
+        # a month, `!!bool perhaps`, a number of 5000 digits.
+        raise YamlError(f"invalid value: {error}") from error
+    except RecursionError as error:  # called from deep within the stack
         raise YamlError("nested too deeply") from error
 
 
-def _reject_depth(text: str) -> None:
-    """Raise for what is nested too deeply: the loader in C would end the process, by its stack."""
+def _reject_depth(text: str | bytes) -> None:
+    """Raise for excessive nesting: the C loader would overflow its stack and end the process."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.CollectionStartEvent):

@@ -1,1 +1,1 @@
-"""Drawings of a machine and its claims, as text and as SVG."""
+"""Drawings of a machine and its claims, as text and as SVG, from plain values."""

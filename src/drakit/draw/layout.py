@@ -1,9 +1,9 @@
-"""Where every box and core of a drawing goes, in characters or in pixels.
+"""Layout of a drawing: the position of every box and core, in characters or in pixels.
 
-One engine for the terminal and the SVG: it knows only sizes (:class:`Metrics`). Boxes of one parent
-flow in rows of equal columns; the number of columns is the one that makes the drawing lowest within
-the given width. Text that does not fit is wrapped, and a title that is too long for its border
-continues below it, so nothing overlaps and nothing is cut.
+The terminal and the SVG share it and differ only in :class:`Sizes`. Boxes of one parent flow in rows of
+equal columns; the number of columns is the one that makes the drawing lowest within the given width.
+Text that does not fit is wrapped, and a title that is too long for its border continues below it, so
+nothing overlaps and nothing is cut.
 """
 
 from __future__ import annotations
@@ -20,46 +20,33 @@ _LEAST_WORD: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Metrics:
-    """Sizes of the parts of a drawing, in whatever unit the painter uses."""
+class Sizes:
+    """Sizes of the parts of a drawing, in any unit; *light* boxes are those without a frame."""
 
-    char: int
-    """Width of a character of a note."""
-    line: int
-    """Height of a line of notes."""
+    char: int  # width of a character of a note
+    line: int  # height of a line of notes
     title_char: int
-    title_height: int
-    """From the upper edge of a framed box to what it holds."""
-    title_margin: int
-    """What a title needs beside its characters."""
-    pad: int
-    """From the left and right edge of a framed box to what it holds."""
+    title_height: int  # from the upper edge of a framed box to its content
+    title_margin: int  # width of a title in addition to its characters
+    pad: int  # from the left and right edges of a framed box to its content
     bottom: int
-    gap_x: int
+    gap_x: int  # between framed boxes
     gap_y: int
-    """Between framed boxes."""
     light_title: int
-    """Height of the title of a box without a frame."""
     light_gap_x: int
     light_gap_y: int
-    """Between boxes without a frame."""
-    light_pad: int
-    """Space around the content of a box without a frame."""
-    section: int
-    """Between the notes of a box and what follows them."""
-    cell: Callable[[Box], tuple[int, int]]
-    """Width and height of the cores of a box."""
+    light_pad: int  # around the content of a light box
+    section: int  # between the notes of a box and its content
+    cell: Callable[[Box], tuple[int, int]]  # width and height of the cores of a box
     cell_gap_x: int
     cell_gap_y: int
-    least_chars: int = 16
-    """No box is narrower than this many characters."""
-    even_percent: int = 70
-    """Rows of cells are made equally long if that uses so much of the room."""
+    least_chars: int = 16  # minimum width of a box
+    even_percent: int = 70  # rows of cells become equally long if they use this much of the width
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of text at its place (upper left corner)."""
+    """A line of text and its upper left corner."""
 
     x: int
     y: int
@@ -67,8 +54,8 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One core at its place (upper left corner)."""
+class PlacedCore:
+    """A core and its upper left corner."""
 
     x: int
     y: int
@@ -77,7 +64,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A box at its place with all that is in it."""
+    """A box with its position and content."""
 
     box: Box
     x: int
@@ -86,11 +73,11 @@ class Placed:
     height: int
     title: str
     lines: tuple[Line, ...] = ()
-    cells: tuple[Cell, ...] = ()
+    cells: tuple[PlacedCore, ...] = ()
     children: tuple[Placed, ...] = ()
 
     def walk(self) -> Iterator[Placed]:
-        """The box itself and all within, parents first."""
+        """Yield the box and all boxes within, parents first."""
         yield self
         for child in self.children:
             yield from child.walk()
@@ -98,61 +85,51 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """All boxes at their places and the room they need."""
+    """All boxes with their positions, and the size of the whole."""
 
     boxes: tuple[Placed, ...]
     width: int
     height: int
 
     def walk(self) -> Iterator[Placed]:
-        """Every box, parents first."""
+        """Yield every box, parents first."""
         for box in self.boxes:
             yield from box.walk()
 
 
-def arrange(boxes: Sequence[Box], width: int, metrics: Metrics) -> Drawing:
-    """Place *boxes* within *width*; the drawing is wider only if a single core does not fit."""
-    return arrange_best(boxes, [width], metrics, lambda _width, height: height)
-
-
-def arrange_best(
+def arrange(
     boxes: Sequence[Box],
     widths: Sequence[int],
-    metrics: Metrics,
-    cost: Callable[[int, int], float],
+    sizes: Sizes,
+    cost: Callable[[int, int], float] = lambda _width, height: height,
     least: int = 0,
 ) -> Drawing:
-    """Place *boxes* within that one of the *widths* for which *cost* of the drawing is least.
+    """Place *boxes* within the one of *widths* that minimizes the *cost* of width and height.
 
-    *cost* is asked with the width and the height that the drawing would have. A drawing narrower
-    than *least* is stretched to it.
+    The drawing is stretched to *least*, and wider than allowed only if a single core does not fit.
     """
-    engine = _Engine(metrics)
+    engine = _Engine(sizes)
     flows = [engine.flow(boxes, width) for width in widths]
     flow = min(flows, key=lambda flow: cost(max(flow.width, least), flow.height))
     width = max(flow.width, least)
     return Drawing(engine.place_flow(boxes, flow, 0, 0, width), width, flow.height)
 
 
-# -- planning -----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class _Flow:
-    """How boxes share a width: columns of equal width, rows as high as their highest box."""
+    """Arrangement of boxes in columns of equal width and rows as high as their highest box."""
 
     width: int
     height: int
     columns: int = 1
     column_width: int = 0
     rows: tuple[int, ...] = ()
-    breaks: int = 0
-    """Lines that had to be broken, counting the worst box of every row."""
+    breaks: int = 0  # wrapped lines, counting the worst box of every row
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What a box needs when it may be as wide as asked."""
+    """Size and content of a box for a given maximum width."""
 
     width: int
     height: int
@@ -164,11 +141,11 @@ class _Plan:
 _Fit = TypeVar("_Fit", _Plan, _Flow)
 
 
-class _Memory(Generic[_Fit]):
-    """Remembers what fits how: what was found for a width serves every width it still fits in.
+class _FitCache(Generic[_Fit]):
+    """Cache of arrangements by shape; one found for a width serves every width it still fits in.
 
-    The lowest arrangement within 100 characters that turned out to need 70 is also the lowest
-    within 80, so that a shape has few plans however many widths are tried.
+    The lowest arrangement within 100 characters that needs only 70 is also the lowest within 80, so
+    a shape has few plans however many widths are tried.
     """
 
     def __init__(self) -> None:
@@ -187,16 +164,16 @@ class _Memory(Generic[_Fit]):
 
 @dataclass(slots=True)
 class _Engine:
-    """Plans and places; plans are remembered by shape, as most boxes of a machine look alike."""
+    """Plans and places boxes; plans are cached by shape, because most boxes of a machine are equal."""
 
-    metrics: Metrics
+    sizes: Sizes
     _shapes: dict[object, int] = field(default_factory=dict)
     _shape_of: dict[int, int] = field(default_factory=dict)
-    _plans: _Memory[_Plan] = field(default_factory=_Memory)
-    _flows: _Memory[_Flow] = field(default_factory=_Memory)
+    _plans: _FitCache[_Plan] = field(default_factory=_FitCache)
+    _flows: _FitCache[_Flow] = field(default_factory=_FitCache)
 
     def shape(self, box: Box) -> int:
-        """A number that is equal for boxes which need the same room."""
+        """Return a number that is equal for boxes of the same size."""
         known = self._shape_of.get(id(box))
         if known is not None:
             return known
@@ -205,7 +182,7 @@ class _Engine:
             tuple(tuple(map(len, part.split())) for part in box.title),
             tuple(tuple(map(len, note.split())) for note in box.notes),
             len(box.cores),
-            self.metrics.cell(box),
+            self.sizes.cell(box),
             tuple(self.shape(child) for child in box.children),
         )
         shape = self._shapes.setdefault(key, len(self._shapes))
@@ -213,13 +190,13 @@ class _Engine:
         return shape
 
     def plan(self, box: Box, width: int) -> _Plan:
-        """The room *box* needs within *width*."""
+        """Return the size of *box* within *width*."""
         shape = self.shape(box)
         known = self._plans.get(shape, width)
         return known or self._plans.put(shape, width, self._plan(box, width))
 
     def _plan(self, box: Box, width: int) -> _Plan:
-        m = self.metrics
+        m = self.sizes
         left, top, bottom = self._margins(box)
         room = max(width - 2 * left, 0)
         title, notes = self.words(box, width)
@@ -242,9 +219,9 @@ class _Engine:
         return _Plan(needed, height, columns, flow, breaks)
 
     def flow(self, boxes: Sequence[Box], width: int) -> _Flow:
-        """The lowest arrangement of *boxes* in rows within *width*; fewer columns if equal.
+        """Return the lowest arrangement of *boxes* in rows within *width*; fewer columns if equal.
 
-        A broken line counts twice, as it is hard to read.
+        A wrapped line counts twice, because it is hard to read.
         """
         if not boxes:
             return _Flow(0, 0)
@@ -257,7 +234,7 @@ class _Engine:
         most = max(1, min(len(boxes), (width + gap) // (least + gap)))
         options = [self._flow(boxes, width, columns) for columns in range(1, most + 1)]
         fitting = [option for option in options if option.width <= width] or options[:1]
-        line = self.metrics.line
+        line = self.sizes.line
         best = min(fitting, key=lambda option: option.height + option.breaks * line)
         return self._flows.put(shapes, width, best)
 
@@ -277,8 +254,8 @@ class _Engine:
         )
 
     def words(self, box: Box, width: int) -> tuple[str, list[str]]:
-        """The title as far as it fits on its line, and the wrapped notes, the rest of it first."""
-        m = self.metrics
+        """Return the title as far as it fits on its line, and its rest and the notes as lines."""
+        m = self.sizes
         room = max((width - self._title_margin(box)) // m.title_char, 1)
         fitting = 0
         while fitting < len(box.title) and len(SEPARATOR.join(box.title[: fitting + 1])) <= room:
@@ -289,30 +266,28 @@ class _Engine:
         return SEPARATOR.join(box.title[:fitting]), lines
 
     def _least_width(self, box: Box) -> int:
-        m = self.metrics
+        m = self.sizes
         return m.least_chars * m.char if box.level.framed else m.cell(box)[0]
 
     def _gap(self, boxes: Sequence[Box]) -> tuple[int, int]:
-        m = self.metrics
+        m = self.sizes
         if any(box.level.framed for box in boxes):
             return m.gap_x, m.gap_y
         return m.light_gap_x, m.light_gap_y
 
     def _margins(self, box: Box) -> tuple[int, int, int]:
-        """Left (and right), upper and lower margin of what a box holds."""
-        m = self.metrics
+        """Return the left (and right), upper and lower margin of the content of a box."""
+        m = self.sizes
         if box.level.framed:
             return m.pad, m.title_height, m.bottom
         return m.light_pad, m.light_title if box.title else m.light_pad, m.light_pad
 
     def _title_margin(self, box: Box) -> int:
-        return self.metrics.title_margin if box.level.framed else 2 * self.metrics.light_pad
-
-    # -- placing ------------------------------------------------------------------------------
+        return self.sizes.title_margin if box.level.framed else 2 * self.sizes.light_pad
 
     def place(self, box: Box, x: int, y: int, size: tuple[int, int], planned: int) -> Placed:
-        """Put *box* at a place; what it holds is as planned for a width that *size* may exceed."""
-        m = self.metrics
+        """Place *box* with the content planned for the width *planned*, which *size* may exceed."""
+        m = self.sizes
         plan = self.plan(box, planned)
         title, notes = self.words(box, planned)
         left, top, _bottom = self._margins(box)
@@ -324,7 +299,7 @@ class _Engine:
         for index, core in enumerate(box.cores):
             row, column = divmod(index, plan.cell_columns)
             cell_x = at_x + column * (cell_width + m.cell_gap_x)
-            cells.append(Cell(cell_x, at_y + row * (cell_height + m.cell_gap_y), core))
+            cells.append(PlacedCore(cell_x, at_y + row * (cell_height + m.cell_gap_y), core))
         if box.cores:
             rows = -(-len(box.cores) // plan.cell_columns)
             at_y += _span(rows, cell_height, m.cell_gap_y) + m.section
@@ -335,7 +310,7 @@ class _Engine:
     def place_flow(
         self, boxes: Sequence[Box], flow: _Flow, x: int, y: int, room: int
     ) -> tuple[Placed, ...]:
-        """Put *boxes* in rows; framed ones fill the *room*, those of a row get the same height."""
+        """Place *boxes* in rows of equal height; framed ones fill the *room*."""
         placed = []
         gap_x, gap_y = self._gap(boxes)
         column_width = flow.column_width
@@ -351,7 +326,7 @@ class _Engine:
 
 
 def _rows(boxes: Sequence[Box], columns: int) -> list[Sequence[Box]]:
-    """Rows of at most *columns* boxes; boxes that hold only text do not share one with others."""
+    """Split into rows of at most *columns* boxes; boxes with only text get rows of their own."""
     rows: list[Sequence[Box]] = []
     for _same, group in groupby(boxes, key=lambda box: bool(box.cores or box.children)):
         alike = list(group)
@@ -360,9 +335,9 @@ def _rows(boxes: Sequence[Box], columns: int) -> list[Sequence[Box]]:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Break *text* at spaces, and a longer word anywhere: lines of at most *width* characters.
+    """Break *text* into lines of at most *width* characters: at spaces, and longer words anywhere.
 
-    Lines after the first are indented where there is room, so that notes stay apart.
+    Lines after the first are indented where there is room, to separate notes.
     """
     indent = "  " if width > 2 * _LEAST_WORD else ""
     lines: list[str] = []
@@ -384,7 +359,7 @@ def wrap(text: str, width: int) -> list[str]:
 
 
 def join_parts(parts: Sequence[str], width: int) -> list[str]:
-    """*parts* with dots between, in lines of at most *width* characters, broken between parts."""
+    """Join *parts* with dots, in lines of at most *width* characters, broken between parts."""
     lines: list[str] = []
     for part in parts:
         if lines and len(lines[-1]) + len(SEPARATOR) + len(part) <= width:
@@ -395,13 +370,13 @@ def join_parts(parts: Sequence[str], width: int) -> list[str]:
 
 
 def _break_after_comma(word: str, width: int) -> int:
-    """Lists of CPUs are long words: break them between items where that is possible."""
+    """Return where to break a long word: lists of CPUs between items if possible."""
     comma = word.rfind(",", 0, width)
     return comma + 1 if comma > 0 else width
 
 
 def _columns(count: int, most: int, even_percent: int) -> int:
-    """How many cells go in a row: an even division if it costs little room, else balanced rows.
+    """Return the cells per row: an even division if it wastes little room, else balanced rows.
 
     64 cores where 11 fit are drawn as 8 × 8, but 25 where 12 fit as 9 + 9 + 7.
     """

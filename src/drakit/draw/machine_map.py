@@ -1,7 +1,6 @@
-"""A machine drawn in characters, with marks on its CPUs.
+"""Drawing of a machine in characters, with marks on its CPUs.
 
-``drakit topology`` draws it plain; other commands lay owners over it (:class:`~drakit.draw.marks.Mark`).
-Every core is a cell with the numbers of its threads. States are letters behind the number, so that
+Every core is a cell with the numbers of its threads. Letters after the number show its state, so that
 nothing depends on color: ``x`` offline, ``*`` isolated, and the symbol of the mark.
 """
 
@@ -13,29 +12,25 @@ from typing import Final
 
 from drakit.core.cpuset import CpuSet
 from drakit.draw.folding import fold
-from drakit.draw.layout import Drawing, Metrics, Placed, arrange
-from drakit.draw.machine_tree import Box, Core, Level, machine_boxes
+from drakit.draw.layout import Drawing, Placed, Sizes, arrange
+from drakit.draw.machine_tree import Box, BoxLevel, Core, machine_boxes
 from drakit.draw.marks import Mark
-from drakit.draw.terminal import BOLD, DIM, paint
+from drakit.draw.terminal import BOLD, DIM, Terminal, paint
 from drakit.machine.model import CoreType, Cpu, Machine
 
 LARGEST_DRAWN: Final = 512
 """Machines with more CPUs are drawn folded: lists of CPUs instead of cells."""
 
-KIND_STYLES: Final = {
-    CoreType.PERFORMANCE: "36",
-    CoreType.EFFICIENCY: "32",
-    CoreType.STANDARD: "",
-}
+KIND_STYLES: Final = {CoreType.PERFORMANCE: "36", CoreType.EFFICIENCY: "32", CoreType.STANDARD: ""}
 OFFLINE_STYLE: Final = "2;9"
 ISOLATED_STYLE: Final = "33"
 
 _FRAMES: Final = {
-    Level.SOCKET: "┏━┓┃┗┛",
-    Level.NUMA: "┌─┐│└┘",
-    Level.DIE: "┌─┐│└┘",
-    Level.CACHE: "╭─╮│╰╯",
-    Level.UNPLACED: "┌╌┐╎└┘",
+    BoxLevel.SOCKET: "┏━┓┃┗┛",
+    BoxLevel.NUMA: "┌─┐│└┘",
+    BoxLevel.DIE: "┌─┐│└┘",
+    BoxLevel.CACHE: "╭─╮│╰╯",
+    BoxLevel.UNPLACED: "┌╌┐╎└┘",
 }
 _ASCII: Final = str.maketrans(
     {"·": "-", "×": "x", "–": "-", "…": "."}
@@ -48,86 +43,68 @@ _ASCII: Final = str.maketrans(
 def draw(
     machine: Machine,
     marks: Mapping[int, Mark] | None = None,
-    *,
-    width: int = 80,
-    color: bool = False,
-    unicode: bool = True,
+    terminal: Terminal = Terminal(),  # noqa: B008 - immutable
 ) -> str:
-    """Draw *machine* within *width* characters, with *marks* by CPU number; lines end in newlines.
+    """Draw *machine* for *terminal*, with *marks* by CPU number; lines end in newlines.
 
-    The result has color codes only with *color*, and only ASCII without *unicode*. Every CPU
-    appears; above 512 CPUs (or where one core is wider than the drawing) in lists, not cells.
+    Every CPU appears; above 512 CPUs (or if one core is wider than the drawing) in lists, not cells.
     """
     cells = _Cells(machine, marks or {})
-    drawing = _arrange(machine, cells, width)
+    drawing = _arrange(machine, cells, terminal.width)
     canvas = _Canvas(drawing.width, drawing.height)
     for placed in drawing.walk():
         _paint_box(canvas, placed)
         for cell, segments in zip(placed.cells, cells.segments(placed.box), strict=True):
             canvas.write_all(cell.x, cell.y, segments)
-    text = canvas.colored() if color else canvas.plain()
-    return text if unicode else ascii_only(text)
+    text = canvas.colored() if terminal.color else canvas.plain()
+    return text if terminal.unicode else ascii_only(text)
 
 
 def ascii_only(text: str) -> str:
-    """*text* with the characters of drawings replaced by their nearest ASCII."""
+    """Replace the characters of drawings with their nearest ASCII."""
     return text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
 
 
 def legend(machine: Machine, marks: Mapping[int, Mark] | None = None) -> tuple[str, ...]:
-    """What the letters in the drawing mean: only those that occur."""
-    said = remarks(machine, marks or {}, CpuSet(cpu.id for cpu in machine.cpus))
-    return (*said, *([f"nohz_full: {machine.nohz_full}"] if machine.nohz_full else ()))
+    """Explain the letters that occur in the drawing."""
+    letters = remarks(machine, marks or {}, CpuSet(cpu.id for cpu in machine.cpus))
+    return (*letters, *([f"nohz_full: {machine.nohz_full}"] if machine.nohz_full else ()))
 
 
 def remarks(machine: Machine, marks: Mapping[int, Mark], cpus: CpuSet) -> list[str]:
-    """States and holders of some CPUs in words, one each."""
+    """Describe the states and holders of some CPUs."""
     members = [cpu for cpu in machine.cpus if cpu.id in cpus]
     offline = CpuSet(cpu.id for cpu in members if not cpu.online)
     isolated = CpuSet(cpu.id for cpu in members if cpu.isolated)
-    said = [f"x offline: {offline}"] if offline else []
-    said += [f"* isolated: {isolated}"] if isolated else []
+    found = [f"x offline: {offline}"] if offline else []
+    found += [f"* isolated: {isolated}"] if isolated else []
     held: dict[Mark, list[int]] = {}
     for cpu in members:
         if cpu.id in marks:
             held.setdefault(marks[cpu.id], []).append(cpu.id)
-    return said + [f"{mark.symbol} {mark.name}: {CpuSet(ids)}" for mark, ids in held.items()]
+    return found + [f"{mark.symbol} {mark.name}: {CpuSet(ids)}" for mark, ids in held.items()]
 
 
 def _arrange(machine: Machine, cells: _Cells, width: int) -> Drawing:
     boxes = machine_boxes(machine)
     if len(machine.cpus) > LARGEST_DRAWN or cells.widest > max(width // 2, 16):
         boxes = tuple(fold(b, lambda cpus: remarks(machine, cells.marks, cpus)) for b in boxes)
-    metrics = Metrics(
-        char=1,
-        line=1,
-        title_char=1,
-        title_height=1,
-        title_margin=6,
-        pad=2,
-        bottom=1,
-        gap_x=1,
-        gap_y=0,
-        light_title=1,
-        light_gap_x=3,
-        light_gap_y=0,
-        light_pad=0,
-        section=0,
-        cell=cells.size,
-        cell_gap_x=1,
-        cell_gap_y=0,
-    )
-    return arrange(boxes, width, metrics)
+    sizes = Sizes(
+        char=1, line=1, title_char=1, title_height=1, title_margin=6, pad=2, bottom=1,
+        gap_x=1, gap_y=0, light_title=1, light_gap_x=3, light_gap_y=0, light_pad=0,
+        section=0, cell=cells.size, cell_gap_x=1, cell_gap_y=0,
+    )  # fmt: skip
+    return arrange(boxes, [width], sizes)
 
 
 Segment = tuple[str, str]
-"""Some text and its SGR style."""
+"""Text and its SGR style."""
 
 
 class _Cells:
-    """Cores as text: the numbers of the threads in columns, in brackets where cores have several.
+    """Cores as text: the numbers of their threads in columns, in brackets if there are several.
 
-    Columns are equally wide all over the machine, so that the boxes of a drawing line up.
+    Columns have the same width in the whole machine, so that boxes line up.
     """
 
     def __init__(self, machine: Machine, marks: Mapping[int, Mark]) -> None:
@@ -152,11 +129,11 @@ class _Cells:
         return max((len(self._threads(core)) for core in box.cores), default=0)
 
     def size(self, box: Box) -> tuple[int, int]:
-        """Width and height of the cores of *box*."""
+        """Return the width and height of the cores of *box*."""
         return max(self._width(self._slots_of(box)), 1), 1
 
     def segments(self, box: Box) -> Iterable[list[Segment]]:
-        """The cells of *box*, all equally wide."""
+        """Yield the cells of *box*, all of the same width."""
         slots = self._slots_of(box)
         for core in box.cores:
             inner: list[Segment] = []
@@ -167,7 +144,7 @@ class _Cells:
             yield [("[", DIM), *inner, (" " * missing, ""), ("]", DIM)] if slots > 1 else inner
 
     def _threads(self, core: Core) -> list[Segment]:
-        """Each thread, or runs of neighbors that are alike where there are more than two."""
+        """Return each thread, or runs of equal neighbors if there are more than two."""
         if len(core.cpus) <= 2:
             return [(f"{cpu.id}{self._suffix(cpu)}", self._style(cpu)) for cpu in core.cpus]
         runs = groupby(
@@ -205,7 +182,7 @@ def _paint_box(canvas: _Canvas, placed: Placed) -> None:
 
 
 class _Canvas:
-    """A field of characters, each with an SGR style."""
+    """Characters in rows, each with an SGR style."""
 
     def __init__(self, width: int, height: int) -> None:
         self._chars = [[" "] * width for _ in range(height)]

@@ -1,10 +1,9 @@
-"""A machine as nested boxes: the shape that the terminal drawing and the SVG share.
+"""Nested boxes of a machine, shared by the terminal drawing and the SVG.
 
-Firmware nests its parts differently from machine to machine – a NUMA node may be a part of a socket
-or hold several, a last-level cache may span a socket or belong to one core – so the order of levels
-is found by size: the parts that are largest on average are outermost. Boxes with a single child
-become one box with both names, and a level where every part is one core is said in words instead of
-being drawn. No CPU is ever left out: one that no part claims gets a box that says so.
+Nesting differs between machines: a NUMA node may be a part of a socket or contain several, a last-level
+cache may span a socket or belong to one core. The order of levels is therefore found by size: the parts
+that are largest on average are outermost. A box with a single child becomes one box with both names, and
+a level in which every part is one core becomes a note. A CPU of unknown location gets a box of its own.
 """
 
 from __future__ import annotations
@@ -15,11 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from drakit.core.cpuset import CpuSet
+from drakit.core.text import count, human_bytes
 from drakit.machine.model import Cache, CoreType, Cpu, Machine, NumaNode
 
 
-class Level(enum.Enum):
-    """What a box stands for."""
+class BoxLevel(enum.Enum):
+    """The part of a machine that a box shows."""
 
     SOCKET = "socket"
     NUMA = "NUMA node"
@@ -31,8 +31,8 @@ class Level(enum.Enum):
 
     @property
     def framed(self) -> bool:
-        """Whether the box has a border; kinds and clusters only stand apart from each other."""
-        return self not in (Level.KIND, Level.CLUSTER)
+        """Whether the box has a border; core types and clusters are only separated by space."""
+        return self not in (BoxLevel.KIND, BoxLevel.CLUSTER)
 
 
 KIND_NAMES: Final = {
@@ -42,75 +42,63 @@ KIND_NAMES: Final = {
 }
 
 _FEW_SOCKETS: Final = 4
-"""Up to this many one-core sockets (a small virtual machine) are drawn, more are said in words."""
+"""Up to this many one-core sockets (a small virtual machine) are drawn; more become a note."""
 
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """The threads of one core that lie in one box, by ascending number."""
+    """The threads of one core within one box, in ascending order."""
 
     cpus: tuple[Cpu, ...]
 
     @property
     def kind(self) -> CoreType:
-        """The kind of the core."""
+        """The core type."""
         return self.cpus[0].core_type
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A part of the machine: its names, lines of text, and either inner boxes or cores."""
+    """A part of the machine: its title, notes, and either inner boxes or cores."""
 
-    level: Level
+    level: BoxLevel
     title: tuple[str, ...]
     notes: tuple[str, ...] = ()
     children: tuple[Box, ...] = ()
     cores: tuple[Core, ...] = ()
 
     def walk(self) -> Iterator[Box]:
-        """The box itself and all within, parents first."""
+        """Yield the box and all boxes within, parents first."""
         yield self
         for child in self.children:
             yield from child.walk()
 
     def cpus(self) -> CpuSet:
-        """All CPUs drawn within."""
+        """Return all CPUs within the box."""
         return CpuSet(cpu.id for box in self.walk() for core in box.cores for cpu in core.cpus)
 
 
 def machine_boxes(machine: Machine) -> tuple[Box, ...]:
-    """The outermost boxes of *machine*; every one of its CPUs is in exactly one core of one box."""
-    boxes = _Builder(machine).boxes() if machine.cpus else ()
+    """Return the outermost boxes of *machine*; every CPU is in exactly one core of one box."""
+    boxes = _BoxBuilder(machine).boxes() if machine.cpus else ()
     bare = [node for node in machine.numa_nodes if not _has_cpu(machine, node)]
     return (*boxes, *(_bare_node(node) for node in bare))
-
-
-def human_bytes(count: int) -> str:
-    """Bytes for people: ``31.3 GiB``, ``2 MiB``."""
-    units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-    power = min(max(count.bit_length() - 1, 0) // 10, len(units) - 1)
-    return f"{count / 1024**power:.1f}".removesuffix(".0") + f" {units[power]}"
-
-
-def counted(count: int, noun: str) -> str:
-    """``1 core``, ``2 cores``."""
-    return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 # -- the levels ---------------------------------------------------------------------------------
 
 _Key = Callable[[Cpu], int | None]
-_KEYS: Final[dict[Level, _Key]] = {
-    Level.SOCKET: lambda cpu: cpu.socket,
-    Level.NUMA: lambda cpu: cpu.numa_node,
-    Level.DIE: lambda cpu: cpu.die,
-    Level.CACHE: lambda cpu: cpu.llc,
-    Level.CLUSTER: lambda cpu: cpu.cluster,
+_KEYS: Final[dict[BoxLevel, _Key]] = {
+    BoxLevel.SOCKET: lambda cpu: cpu.socket,
+    BoxLevel.NUMA: lambda cpu: cpu.numa_node,
+    BoxLevel.DIE: lambda cpu: cpu.die,
+    BoxLevel.CACHE: lambda cpu: cpu.llc,
+    BoxLevel.CLUSTER: lambda cpu: cpu.cluster,
 }
 
 
-class _Builder:
-    """Sorts the CPUs of one machine into boxes."""
+class _BoxBuilder:
+    """Boxes for the CPUs of one machine."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -122,44 +110,46 @@ class _Builder:
 
     def boxes(self) -> tuple[Box, ...]:
         found = self._split(self.machine.cpus, self._levels())
-        return found or (Box(Level.UNPLACED, ("place unknown",), cores=_cores(self.machine.cpus)),)
+        return found or (
+            Box(BoxLevel.UNPLACED, ("place unknown",), cores=_cores(self.machine.cpus)),
+        )
 
-    def _levels(self) -> list[Level]:
-        """The levels that tell something here, largest parts first, kinds just before clusters."""
+    def _levels(self) -> list[BoxLevel]:
+        """Return the useful levels, largest parts first, core types just before clusters."""
         sizes = self.sizes
         useful = [level for level in _KEYS if sizes[level]]
-        if len(sizes[Level.DIE]) <= len(sizes[Level.SOCKET]):
-            useful = [level for level in useful if level is not Level.DIE]
+        if len(sizes[BoxLevel.DIE]) <= len(sizes[BoxLevel.SOCKET]):
+            useful = [level for level in useful if level is not BoxLevel.DIE]
         by_size = sorted(useful, key=lambda level: len(sizes[level]) / sum(sizes[level].values()))
         if len(self.kinds) > 1:
-            inner_cluster = by_size[-1:] == [Level.CLUSTER]
-            by_size.insert(len(by_size) - inner_cluster, Level.KIND)
+            inner_cluster = by_size[-1:] == [BoxLevel.CLUSTER]
+            by_size.insert(len(by_size) - inner_cluster, BoxLevel.KIND)
         return by_size
 
-    def _split(self, cpus: Sequence[Cpu], levels: Sequence[Level]) -> tuple[Box, ...]:
+    def _split(self, cpus: Sequence[Cpu], levels: Sequence[BoxLevel]) -> tuple[Box, ...]:
         if not levels:
             return ()
         level, inner = levels[0], levels[1:]
         groups: dict[int | None, list[Cpu]] = {}
         for cpu in cpus:
             groups.setdefault(self._key(cpu, level), []).append(cpu)
-        if set(groups) == {None}:  # nobody here knows: the level says nothing
+        if set(groups) == {None}:  # unknown for all of them
             return self._split(cpus, inner)
         ordered = sorted(groups.items(), key=lambda item: (item[0] is None, item[1][0].id))
         boxes = [self._box(level, part, members, inner) for part, members in ordered]
         return _in_words(self.machine, level, boxes)
 
-    def _key(self, cpu: Cpu, level: Level) -> int | None:
-        if level is Level.KIND:
+    def _key(self, cpu: Cpu, level: BoxLevel) -> int | None:
+        if level is BoxLevel.KIND:
             return list(CoreType).index(cpu.core_type)
         return self.places[level].get(cpu.id)
 
     def _box(
-        self, level: Level, part: int | None, members: Sequence[Cpu], inner: Sequence[Level]
+        self, level: BoxLevel, part: int | None, members: Sequence[Cpu], inner: Sequence[BoxLevel]
     ) -> Box:
         title = self._title(level, part, members)
         notes = self._notes(level, part)
-        level = Level.UNPLACED if part is None else level
+        level = BoxLevel.UNPLACED if part is None else level
         children = self._split(members, inner)
         if len(children) == 1:
             only = children[0]
@@ -169,35 +159,35 @@ class _Builder:
             return Box(level, title, notes, children)
         return Box(level, title, notes, cores=_cores(members))
 
-    def _title(self, level: Level, part: int | None, members: Sequence[Cpu]) -> tuple[str, ...]:
+    def _title(self, level: BoxLevel, part: int | None, members: Sequence[Cpu]) -> tuple[str, ...]:
         if part is None:
             unknown = f"{level.value} unknown"
             return ("offline",) if not any(c.online for c in members) else (unknown,)
-        if level is Level.KIND:
+        if level is BoxLevel.KIND:
             return _kind_title(members)
-        if level is Level.CLUSTER:
+        if level is BoxLevel.CLUSTER:
             return ()
         piece = "" if len(members) == self.sizes[level][part] else " (part)"
-        if level is Level.CACHE:
+        if level is BoxLevel.CACHE:
             return _cache_title(self.machine, part, piece)
         return (f"{_NAMES[level]} {part}{piece}",)
 
-    def _notes(self, level: Level, part: int | None) -> tuple[str, ...]:
-        """Memory of a NUMA node, said where the node is first drawn."""
-        if level is not Level.NUMA or part not in self.nodes or part in self.described_nodes:
+    def _notes(self, level: BoxLevel, part: int | None) -> tuple[str, ...]:
+        """Describe the memory of a NUMA node in its first box."""
+        if level is not BoxLevel.NUMA or part not in self.nodes or part in self.described_nodes:
             return ()
         self.described_nodes.add(part)
         return memory_notes(self.nodes[part])
 
 
-_NAMES: Final = {Level.SOCKET: "Socket", Level.NUMA: "NUMA node", Level.DIE: "Die"}
+_NAMES: Final = {BoxLevel.SOCKET: "Socket", BoxLevel.NUMA: "NUMA node", BoxLevel.DIE: "Die"}
 
 
-def _places(cpus: Sequence[Cpu], level: Level) -> dict[int, int]:
-    """Which part of *level* every CPU is drawn in; CPUs that nothing places are absent.
+def _places(cpus: Sequence[Cpu], level: BoxLevel) -> dict[int, int]:
+    """Return the part of *level* for every CPU; a CPU of unknown location is absent.
 
-    The kernel shows no topology of an offline CPU. It is drawn with the companions it is known to
-    have: if all CPUs of its NUMA node (or any other part it has) lie in one part, it does too.
+    The kernel shows no topology of an offline CPU. If all other CPUs of its NUMA node (or of another
+    part it is known to be in) are in one part of *level*, it is drawn there too.
     """
     key = _KEYS[level]
     places = {cpu.id: part for cpu in cpus if (part := key(cpu)) is not None}
@@ -226,7 +216,7 @@ def _sizes(parts: Iterable[int]) -> dict[int, int]:
 
 
 def _cores(members: Sequence[Cpu]) -> tuple[Core, ...]:
-    """Threads of one core together, cores by lowest CPU; a CPU of unknown core stands alone."""
+    """Group the threads of each core; a CPU of unknown core is a core of its own."""
     groups: dict[tuple[str, int], list[Cpu]] = {}
     for cpu in members:
         key = ("cpu", cpu.id) if cpu.core is None else ("core", cpu.core)
@@ -234,11 +224,8 @@ def _cores(members: Sequence[Cpu]) -> tuple[Core, ...]:
     return tuple(Core(tuple(threads)) for threads in groups.values())
 
 
-# -- words ----------------------------------------------------------------------------------------
-
-
 def memory_notes(node: NumaNode) -> tuple[str, ...]:
-    """What a NUMA node offers except CPUs, one line each for memory and hugepages."""
+    """Describe the memory of a NUMA node, then each pool of hugepages."""
     if node.memory_bytes:
         free = f", {human_bytes(node.memory_free_bytes)} free" if node.memory_free_bytes else ""
         memory = f"{human_bytes(node.memory_bytes)} memory{free}"
@@ -256,7 +243,7 @@ def memory_notes(node: NumaNode) -> tuple[str, ...]:
 
 def _bare_node(node: NumaNode) -> Box:
     title = (f"NUMA node {node.id}", "memory only" if node.memory_bytes else "empty")
-    return Box(Level.NUMA, title, memory_notes(node))
+    return Box(BoxLevel.NUMA, title, memory_notes(node))
 
 
 def _has_cpu(machine: Machine, node: NumaNode) -> bool:
@@ -279,23 +266,23 @@ def _kind_title(members: Sequence[Cpu]) -> tuple[str, ...]:
     return (KIND_NAMES[members[0].core_type], *speed)
 
 
-def _in_words(machine: Machine, level: Level, boxes: Sequence[Box]) -> tuple[Box, ...]:
-    """Say in words, instead of drawing, that every part of *level* is a single core."""
+def _in_words(machine: Machine, level: BoxLevel, boxes: Sequence[Box]) -> tuple[Box, ...]:
+    """Replace the boxes with one box and a note if every part of *level* is a single core."""
     single = all(len(box.cores) == 1 and not box.notes for box in boxes)
-    few = len(boxes) <= (_FEW_SOCKETS if level is Level.SOCKET else 1)
-    if level in (Level.NUMA, Level.KIND) or few or not single:
+    few = len(boxes) <= (_FEW_SOCKETS if level is BoxLevel.SOCKET else 1)
+    if level in (BoxLevel.NUMA, BoxLevel.KIND) or few or not single:
         return tuple(boxes)
     cores = tuple(core for box in boxes for core in box.cores)
     own = _own_caches(machine, cores)
-    notes = (f"each core has its own {own}",) if own and level is not Level.CLUSTER else ()
-    if level is Level.SOCKET:
-        title = f"{counted(len(boxes), 'socket')} of one core"
-        return (Box(Level.SOCKET, (title,), notes, cores=cores),)
-    return (Box(Level.CLUSTER, (), notes, cores=cores),)
+    notes = (f"each core has its own {own}",) if own and level is not BoxLevel.CLUSTER else ()
+    if level is BoxLevel.SOCKET:
+        title = f"{count(len(boxes), 'socket')} of one core"
+        return (Box(BoxLevel.SOCKET, (title,), notes, cores=cores),)
+    return (Box(BoxLevel.CLUSTER, (), notes, cores=cores),)
 
 
 def _own_caches(machine: Machine, cores: Sequence[Core]) -> str:
-    """``L2 of 1 MiB`` when every core has a last-level cache to itself; empty if not."""
+    """Return ``L2 of 1 MiB`` if every core has its own last-level cache, else an empty text."""
     parts = [core.cpus[0].llc for core in cores]
     known = [part for part in parts if part is not None and part < len(machine.llcs)]
     if len(set(known)) < len(parts):

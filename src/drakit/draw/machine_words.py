@@ -1,18 +1,19 @@
-"""A machine in a few words: the heading and the small print of its drawings."""
+"""Summary of a machine in words: the heading of its drawings and the NUMA distances."""
 
 from __future__ import annotations
 
-from drakit.draw.machine_tree import KIND_NAMES, counted, human_bytes
+from drakit.core.text import count, human_bytes
+from drakit.draw.machine_tree import KIND_NAMES
 from drakit.machine.model import CoreType, Machine
 
 
 def summary(machine: Machine) -> tuple[str, ...]:
-    """Counts, the largest thing first: ``2 sockets``, ``64 cores``, ``128 CPUs``."""
+    """Return the counts of parts, largest first: ``2 sockets``, ``64 cores``, ``128 CPUs``."""
     sockets = len({cpu.socket for cpu in machine.cpus if cpu.socket is not None})
     memory = sum(node.memory_bytes for node in machine.numa_nodes)
     parts = [
-        counted(sockets, "socket") if sockets else "",
-        counted(len(machine.numa_nodes), "NUMA node") if machine.numa_nodes else "",
+        count(sockets, "socket") if sockets else "",
+        count(len(machine.numa_nodes), "NUMA node") if machine.numa_nodes else "",
         _cores(machine),
         _cpus(machine),
         f"{human_bytes(memory)} memory" if memory else "",
@@ -22,7 +23,7 @@ def summary(machine: Machine) -> tuple[str, ...]:
 
 
 def system(machine: Machine) -> tuple[str, ...]:
-    """What the machine runs: architecture, kernel, cgroup version."""
+    """Return the architecture, kernel release and cgroup version."""
     release = f"Linux {machine.kernel_release}" if machine.kernel_release else ""
     mode = machine.cgroups.mode.value
     cgroups = "" if mode == "none" else f"cgroup {mode}"
@@ -30,7 +31,7 @@ def system(machine: Machine) -> tuple[str, ...]:
 
 
 def distances(machine: Machine) -> tuple[tuple[str, ...], ...]:
-    """The NUMA distances as a table with the node numbers as heading; empty for a single node."""
+    """Return the NUMA distances as a table with a heading; empty for a single node."""
     nodes = machine.numa_nodes
     known = [node for node in nodes if node.distances]
     if len(nodes) < 2 or not known:
@@ -46,7 +47,7 @@ def _cores(machine: Machine) -> str:
     cores = {cpu.core: cpu.core_type for cpu in machine.cpus if cpu.core is not None}
     kinds = list(cores.values())
     if len(set(kinds)) < 2:
-        return counted(len(cores), "core") if cores else ""
+        return count(len(cores), "core") if cores else ""
     return " + ".join(
         f"{kinds.count(kind)} {KIND_NAMES[kind]}" for kind in CoreType if kind in kinds
     )
@@ -54,7 +55,7 @@ def _cores(machine: Machine) -> str:
 
 def _cpus(machine: Machine) -> str:
     offline = sum(not cpu.online for cpu in machine.cpus)
-    return counted(len(machine.cpus), "CPU") + (f" ({offline} offline)" if offline else "")
+    return count(len(machine.cpus), "CPU") + (f" ({offline} offline)" if offline else "")
 
 
 def _hugepages(machine: Machine) -> str:

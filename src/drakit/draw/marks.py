@@ -1,4 +1,4 @@
-"""Marks on CPUs: who holds them, in a letter and a color."""
+"""Marks on CPUs: the letter and the color of the holder."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from dataclasses import dataclass
 from typing import Final
 
 TERMINAL_HUES: Final = (39, 208, 77, 213, 220, 45, 203, 141, 114, 180)
-"""Background colors (of the 256) that black digits are readable on."""
+"""Background colors (of the 256) on which black digits are readable."""
 
 SVG_HUES: Final = (
     "#38bdf8", "#fb923c", "#4ade80", "#f472b6", "#facc15",
     "#22d3ee", "#f87171", "#a78bfa", "#a3e635", "#d6a77a",
 )  # fmt: skip
-"""The same order of colors for the SVG."""
+"""The same colors for the SVG."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One holder of CPUs: shown as *symbol* beside the number and by its color, and in the legend.
+    """Holder of CPUs: *symbol* follows the CPU number, *name* is in the legend, *hue* is the color.
 
-    ``hue`` counts through the colors and may be any number; equal numbers look alike.
+    The hue may be any number; equal numbers are the same color.
     """
 
     symbol: str
@@ -28,10 +28,10 @@ class Mark:
 
     @property
     def terminal_style(self) -> str:
-        """SGR code: black on this mark's color."""
+        """SGR style: black on the color of the mark."""
         return f"30;48;5;{TERMINAL_HUES[self.hue % len(TERMINAL_HUES)]}"
 
     @property
     def fill(self) -> str:
-        """The color as CSS."""
+        """The color in CSS."""
         return SVG_HUES[self.hue % len(SVG_HUES)]

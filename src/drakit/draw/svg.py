@@ -1,9 +1,8 @@
-"""A machine as a picture: one self-contained SVG without scripts, style sheets or references.
+"""SVG of a machine: self-contained, without scripts, style sheets or references.
 
-The boxes are those of the terminal drawing. Among the possible widths the one is taken whose picture
-is nearest to the shape of a slide. Everything is written with plain presentation attributes, because
-slide programs read those and often ignore style sheets. The font is whatever sans serif the viewer
-has, so room is kept for the widest usual one (DejaVu Sans); see :data:`WIDTHS`.
+The boxes are those of the terminal drawing, at the width whose picture is nearest to the shape of a
+slide. Presentation attributes are used because slide programs often ignore style sheets. The font is any
+sans serif of the viewer, so there is room for the widest usual one (DejaVu Sans); see :data:`WIDTHS`.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from drakit.draw.folding import fold
-from drakit.draw.layout import SEPARATOR, Drawing, Metrics, Placed, arrange_best, join_parts, wrap
+from drakit.draw.layout import SEPARATOR, Drawing, Placed, Sizes, arrange, join_parts, wrap
 from drakit.draw.machine_map import remarks
-from drakit.draw.machine_tree import KIND_NAMES, Box, Core, Level, machine_boxes
+from drakit.draw.machine_tree import KIND_NAMES, Box, BoxLevel, Core, machine_boxes
 from drakit.draw.machine_words import distances, summary, system
 from drakit.draw.marks import Mark
 from drakit.machine.model import CoreType, Cpu, Machine
@@ -26,7 +25,7 @@ LARGEST_DRAWN: Final = 2048
 
 FONTS: Final = "Inter, 'Helvetica Neue', Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 WIDTHS: Final = {"heading": 12, "title": 9, "text": 8, "number": 8}
-"""Pixels kept for one character of each class of text."""
+"""Pixels reserved for one character of each class of text."""
 _FONT: Final = {
     "heading": 'font-size="18" font-weight="700" fill="#0f172a"',
     "title": 'font-size="13" font-weight="700" fill="#1e293b"',
@@ -41,13 +40,13 @@ CORE_FILLS: Final = {
 }
 OFFLINE_FILL: Final = "#cbd5e1"
 _BOX_LOOK: Final = {
-    Level.SOCKET: 'fill="#f1f5f9" stroke="#94a3b8" stroke-width="1.5" rx="12"',
-    Level.NUMA: 'fill="#ffffff" stroke="#a5b4cb" rx="10"',
-    Level.DIE: 'fill="#f8fafc" stroke="#94a3b8" stroke-dasharray="5 4" rx="10"',
-    Level.CACHE: 'fill="#fff8ee" stroke="#f0b878" rx="8"',
-    Level.UNPLACED: 'fill="#f8fafc" stroke="#94a3b8" stroke-dasharray="3 3" rx="8"',
-    Level.KIND: 'fill="#0f172a" fill-opacity="0.04" rx="6"',
-    Level.CLUSTER: 'fill="#0f172a" fill-opacity="0.04" rx="6"',
+    BoxLevel.SOCKET: 'fill="#f1f5f9" stroke="#94a3b8" stroke-width="1.5" rx="12"',
+    BoxLevel.NUMA: 'fill="#ffffff" stroke="#a5b4cb" rx="10"',
+    BoxLevel.DIE: 'fill="#f8fafc" stroke="#94a3b8" stroke-dasharray="5 4" rx="10"',
+    BoxLevel.CACHE: 'fill="#fff8ee" stroke="#f0b878" rx="8"',
+    BoxLevel.UNPLACED: 'fill="#f8fafc" stroke="#94a3b8" stroke-dasharray="3 3" rx="8"',
+    BoxLevel.KIND: 'fill="#0f172a" fill-opacity="0.04" rx="6"',
+    BoxLevel.CLUSTER: 'fill="#0f172a" fill-opacity="0.04" rx="6"',
 }
 
 _MARGIN: Final = 28
@@ -62,7 +61,7 @@ _MOST_DISTANCES: Final = 16
 
 
 def draw_svg(machine: Machine, marks: Mapping[int, Mark] | None = None) -> str:
-    """The picture of *machine* with *marks* on its CPUs, as the text of an SVG file."""
+    """Return the text of an SVG file that shows *machine* with *marks* on its CPUs."""
     pills = _Pills.of(machine, marks or {})
     table = _table(machine)
     drawing = _best_shape(_boxes(machine, marks or {}), pills, 160 + 24 * len(table))
@@ -87,25 +86,22 @@ def _boxes(machine: Machine, marks: Mapping[int, Mark]) -> Sequence[Box]:
 
 
 def _best_shape(boxes: Sequence[Box], pills: _Pills, around: int) -> Drawing:
-    """The arrangement that, with so much height *around* it, is nearest to a slide's shape.
+    """Return the drawing that, with *around* more pixels of height, is nearest to a slide's shape.
 
-    Between equally good ones the smaller wins: its text is larger on the slide.
+    Of equally good ones the smaller wins, because its text is larger on the slide.
     """
     widths = [int(_LEAST_WIDTH * 1.13**step) for step in range(24)]
 
-    def strangeness(width: int, height: int) -> float:
+    def deviation(width: int, height: int) -> float:
         whole = height + around
         return abs(math.log(width / whole / _SLIDE)) + 0.3 * math.log(width * whole)
 
-    return arrange_best(boxes, widths, pills.metrics(), strangeness, _LEAST_WIDTH)
-
-
-# -- cores ----------------------------------------------------------------------------------------
+    return arrange(boxes, widths, pills.sizes(), deviation, _LEAST_WIDTH)
 
 
 @dataclass(frozen=True, slots=True)
 class _Pills:
-    """How the CPUs of a core are put into its cell: numbers in rows."""
+    """CPUs of a core within its cell: numbers in rows."""
 
     width: int
     marks: Mapping[int, Mark]
@@ -122,7 +118,7 @@ class _Pills:
         return next(n for most, n in ((1, 1), (4, 2), (16, 4), (math.inf, 8)) if threads <= most)
 
     def cell(self, threads: int) -> tuple[int, int]:
-        """Width and height of a core of so many threads."""
+        """Return the width and height of a core with this many threads."""
         columns = self.columns(threads)
         width = _span(columns, self.width) + 2 * _CELL_PAD
         return width, _span(-(-threads // columns), _PILL_HEIGHT) + 2 * _CELL_PAD
@@ -131,28 +127,13 @@ class _Pills:
         sizes = [self.cell(threads) for threads in {len(core.cpus) for core in box.cores}]
         return max((w for w, _h in sizes), default=1), max((h for _w, h in sizes), default=1)
 
-    def metrics(self) -> Metrics:
-        return Metrics(
-            char=WIDTHS["text"],
-            line=_LINE,
-            title_char=WIDTHS["title"],
-            title_height=36,
-            title_margin=28,
-            pad=14,
-            bottom=14,
-            gap_x=14,
-            gap_y=14,
-            light_title=30,
-            light_gap_x=12,
-            light_gap_y=10,
-            light_pad=8,
-            section=8,
-            cell=self.largest_cell,
-            cell_gap_x=7,
-            cell_gap_y=7,
-            least_chars=20,
-            even_percent=50,
-        )
+    def sizes(self) -> Sizes:
+        return Sizes(
+            char=WIDTHS["text"], line=_LINE, title_char=WIDTHS["title"], title_height=36,
+            title_margin=28, pad=14, bottom=14, gap_x=14, gap_y=14, light_title=30, light_gap_x=12,
+            light_gap_y=10, light_pad=8, section=8, cell=self.largest_cell, cell_gap_x=7,
+            cell_gap_y=7, least_chars=20, even_percent=50,
+        )  # fmt: skip
 
     def label(self, cpu: Cpu) -> str:
         mark = self.marks.get(cpu.id)
@@ -206,9 +187,6 @@ def _tooltip(core: Core) -> str:
     return SEPARATOR.join([f"CPU {numbers}", *known, str(cpu.core_type)])
 
 
-# -- boxes ------------------------------------------------------------------------------------------
-
-
 def _paint_box(page: _Page, placed: Placed, top: int) -> None:
     level = placed.box.level
     x, y = _MARGIN + placed.x, top + placed.y
@@ -223,13 +201,13 @@ def _paint_box(page: _Page, placed: Placed, top: int) -> None:
 
 
 def _table(machine: Machine) -> Sequence[Sequence[str]]:
-    """The NUMA distances, unless there are more than anybody reads on a slide."""
+    """Return the NUMA distances, unless there are too many for a slide."""
     table = distances(machine)
     return table if len(table) <= _MOST_DISTANCES + 1 else ()
 
 
 def _legend(machine: Machine, marks: Mapping[int, Mark]) -> list[tuple[str, str]]:
-    """Looks of swatches and what they mean: only what occurs in the picture."""
+    """Return the swatches of the legend with their meaning: only those that occur."""
     kinds = [kind for kind in CoreType if any(c.core_type is kind for c in machine.cpus)]
     names = {kind: KIND_NAMES[kind].removesuffix("s") for kind in kinds}
     if len(kinds) == 1:
@@ -245,9 +223,6 @@ def _legend(machine: Machine, marks: Mapping[int, Mark]) -> list[tuple[str, str]
     return items + [(f'fill="{mark.fill}" rx="4"', f"{mark.symbol} {mark.name}") for mark in held]
 
 
-# -- the page ---------------------------------------------------------------------------------------
-
-
 class _Area(NamedTuple):
     x: int
     y: int
@@ -256,7 +231,7 @@ class _Area(NamedTuple):
 
 
 class _Page:
-    """Elements from top to bottom, and how far they reach."""
+    """SVG elements from top to bottom, and the lower edge of the last one."""
 
     def __init__(self, width: int) -> None:
         self.width = width
@@ -297,7 +272,7 @@ class _Page:
         self.bottom += step if items else 0
 
     def table(self, rows: Sequence[Sequence[str]]) -> None:
-        """NUMA distances, darker where farther."""
+        """Add the NUMA distances, darker for longer ones."""
         if not rows:
             return
         values = [int(cell) for row in rows[1:] for cell in row[1:] if cell.isdigit()]

@@ -1,7 +1,6 @@
-"""What the place we print to can show: how wide it is, whether it has colors and box characters.
+"""Properties of the output terminal: width, colors and Unicode.
 
-Commands ask :meth:`Terminal.of` once and pass the answer down; nothing below looks at the
-environment, so that every drawing is a pure function of its arguments.
+Commands call :meth:`Terminal.of` once and pass the value down; drawings do not read the environment.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Final, TextIO
 NARROWEST: Final = 40
 WIDEST: Final = 400
 USUAL: Final = 80
-"""The width when nobody says: the output is piped and ``COLUMNS`` is not set."""
+"""Width if the output is piped and ``COLUMNS`` is not set."""
 
 RESET: Final = "\x1b[0m"
 BOLD: Final = "1"
@@ -23,7 +22,7 @@ DIM: Final = "2"
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """Width in characters, whether color codes are wanted, whether Unicode arrives intact."""
+    """Width in characters, and whether to use colors and Unicode."""
 
     width: int = USUAL
     color: bool = False
@@ -31,10 +30,9 @@ class Terminal:
 
     @classmethod
     def of(cls, stream: TextIO, environ: Mapping[str, str] | None = None) -> Terminal:
-        """Look at *stream* and the environment (``COLUMNS``, ``NO_COLOR``, ``TERM``).
+        """Inspect *stream* and the environment (``COLUMNS``, ``NO_COLOR``, ``TERM``).
 
-        A stream that is no terminal gets no colors, and neither does one whose user has set
-        ``NO_COLOR`` to anything but the empty text (the convention of no-color.org).
+        Colors need a terminal and an empty or unset ``NO_COLOR`` (the convention of no-color.org).
         """
         env = os.environ if environ is None else environ
         is_terminal = stream.isatty()
@@ -42,19 +40,19 @@ class Terminal:
         return cls(_width(stream, env), is_terminal and not quiet, _takes_unicode(stream))
 
     def paint(self, text: str, style: str) -> str:
-        """*text* in *style* where colors are wanted, else as it is."""
+        """Apply an SGR *style* to *text* if colors are used."""
         return paint(text, style) if self.color else text
 
 
 def paint(text: str, style: str) -> str:
-    """*text* in an SGR *style* (``"1;34"``); an empty style leaves it alone."""
+    """Apply an SGR *style* (``"1;34"``) to *text*; an empty style changes nothing."""
     return f"\x1b[{style}m{text}{RESET}" if style else text
 
 
 def _width(stream: TextIO, env: Mapping[str, str]) -> int:
-    said = env.get("COLUMNS", "")
-    if said.isascii() and said.isdigit() and 0 < len(said) < 6 and int(said) > 0:
-        columns = int(said)
+    given = env.get("COLUMNS", "")
+    if given.isascii() and given.isdigit() and 0 < len(given) < 6 and int(given) > 0:
+        columns = int(given)
     else:
         try:
             columns = os.get_terminal_size(stream.fileno()).columns or USUAL

@@ -14,6 +14,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from drakit.core.text import count
 from drakit.kit.claims.binding_conditions import needs_binder
 from drakit.kit.config.options import HostOptions, listen_address
 from drakit.kit.driver import Driver
@@ -50,7 +51,7 @@ def run_checks(
     for finding in itertools.chain(more, findings(discover, options, node)):
         print(finding)
         good &= not finding.problem
-    print("ready to serve" if good else "not ready: see the lines marked [-]")
+    print("ready" if good else "not ready: see the lines marked [-]")
     return 0 if good else 1
 
 
@@ -61,11 +62,11 @@ def findings(
     try:
         driver = discover()
         offer = driver.offer()
-        count = sum(len(pool.devices) for pool in offer.pools)
+        devices = count(sum(len(pool.devices) for pool in offer.pools), "device")
     except (OSError, ValueError) as error:
         yield CheckResult("driver", "", str(error), "correct the configuration, then check again")
         return
-    yield CheckResult("driver", f"{driver.name} offers {count} devices on node {node}")
+    yield CheckResult("driver", f"{driver.name} offers {devices} on node {node}")
     yield from check_directories(options, driver.name)
     yield check_nri(options)
     yield check_port(options)
@@ -130,9 +131,9 @@ def check_nri(options: HostOptions) -> CheckResult:
 
 
 def check_port(options: HostOptions) -> CheckResult:
-    """Whether the address of the health pages is free."""
+    """Check that the address of the health endpoint is available."""
     if not options.bind_address:
-        return CheckResult("health pages", "not served, by configuration")
+        return CheckResult("health endpoint", "disabled by configuration")
     host, port = listen_address(options.bind_address)
     family = socket.AF_INET6 if host and ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -141,9 +142,9 @@ def check_port(options: HostOptions) -> CheckResult:
             probe.bind((host or "", port))
         except OSError as error:
             return CheckResult(
-                "health pages", "", f"{options.bind_address}: {error}", "set bindAddress"
+                "health endpoint", "", f"{options.bind_address}: {error}", "set bindAddress"
             )
-    return CheckResult("health pages", f"{options.bind_address} is free")
+    return CheckResult("health endpoint", f"{options.bind_address} is available")
 
 
 async def check_api(options: HostOptions, node: str, *, binding: bool) -> list[CheckResult]:

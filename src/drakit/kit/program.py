@@ -71,13 +71,18 @@ def main(program: Program[C], argv: Sequence[str] | None = None) -> int:
             program.config, _parser(program), arguments, os.environ, prefix=program.prefix
         )
         if loaded.arguments.print_schema:
-            print(_pretty(configuration.schema(program.config)))
+            print(_pretty(configuration.schema(program.config)), flush=True)
             return 0
         node = node_name(loaded.config, os.environ)
         logs.configure(loaded.config.log_format, loaded.config.log_level)
-        return _act(program, loaded, node)
+        code = _act(program, loaded, node)
+        sys.stdout.flush()
+        return code
     except ConfigurationError as error:
         return configuration.fail(program.name, error)
+    except BrokenPipeError:  # `--check | head`: the interpreter flushes again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13
     except (OSError, ValueError) as error:
         print(f"{program.name}: {error}", file=sys.stderr)
         return 1
@@ -156,7 +161,9 @@ def _parser(program: Program[Any]) -> argparse.ArgumentParser:
         "--dry-run", action="store_true", help="print the ResourceSlices as YAML and exit"
     )
     parser.add_argument(
-        "--check", action="store_true", help="check what this node lacks for the driver, and exit"
+        "--check",
+        action="store_true",
+        help="check that this node meets the driver's requirements, and exit",
     )
     parser.add_argument(
         "--print-schema", action="store_true", help="print the configuration's JSON schema and exit"

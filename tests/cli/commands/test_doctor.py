@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from drakit.cli import main
-from drakit.cli.commands.gather import claims_document, troubles
+from drakit.cli.commands.gather import claims_document, last_warnings
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.program import PROGRAM
@@ -264,8 +264,8 @@ def test_the_log_is_searched_for_rejections(
 
 def test_only_the_last_troubles_are_kept() -> None:
     lines = [f"2026-11-16T02:30:50.123Z WARNING kit.checkpoint {n}\n" for n in range(1000)]
-    assert troubles(lines)[-1].endswith(" 999")
-    assert len(troubles(lines)) == 300
+    assert last_warnings(lines)[-1].endswith(" 999")
+    assert len(last_warnings(lines)) == 300
 
 
 # -- a running driver --------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ def test_a_taken_port_is_fine_when_it_is_the_driver_s(
     handler, port = pages
     handler.ready = ready
     _code, document = doctor(capsys, *settings, f"--bind-address=127.0.0.1:{port}")
-    assert not of(document, "health pages")
+    assert not of(document, "health endpoint")
     remark = of(document, "driver")[-1]
     assert remark["level"] == ("good" if ready else "problem")
     assert ("runtime: no socket" in remark["text"]) is not ready
@@ -360,7 +360,7 @@ def test_a_pid_of_something_else_is_rejected(
     settings: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["doctor", "--pid", str(os.getpid())]) == 2
-    assert "is no dra-driver-cpu" in capsys.readouterr().err
+    assert "is not a dra-driver-cpu" in capsys.readouterr().err
 
 
 PROGRAM_TEXT = "from drakit.drivers.cpu.program import main; raise SystemExit(main())"

@@ -10,7 +10,7 @@ import pytest
 
 from drakit.cli import main
 from drakit.cli.driver_settings import add_options, driver_settings
-from drakit.cli.errors import Problem
+from drakit.cli.errors import CliError
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.kit.config.settings import settings_of
 from drakit.testing.synthetic import build
@@ -72,5 +72,5 @@ def test_a_pid_tells_which_driver_it_is(tmp_path: Path) -> None:
     assert found.program.name == "dra-driver-cpumem"
     assert isinstance(found.config, CpuMemConfig)
     assert found.config.layout == "split"
-    with pytest.raises(Problem, match="is a dra-driver-cpumem, not a dra-driver-cpu"):
+    with pytest.raises(CliError, match="is a dra-driver-cpumem, not a dra-driver-cpu"):
         driver_settings(parser.parse_args(["--pid=7", "--driver=cpu"]), str(tmp_path))

@@ -200,7 +200,7 @@ def waiting(*conditions: tuple[str, str]) -> Json:
 @pytest.mark.parametrize(
     ("true", "code", "said"),
     [
-        ((), 1, "waits for gpu.io/On: the driver on that node has not agreed yet"),
+        ((), 1, "waits for gpu.io/On: the driver has not set the condition yet"),
         (
             (("gpu.io/Broken", "no power"),),
             1,
@@ -222,4 +222,4 @@ def test_a_device_that_a_driver_must_agree_to(
 
 def test_an_unknown_name_is_a_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert explain(tmp_path, []) == 2
-    assert "there is no pod or claim 'c'" in capsys.readouterr().err
+    assert "no pod or claim 'c'" in capsys.readouterr().err

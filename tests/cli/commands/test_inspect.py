@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from drakit.cli import main
-from drakit.cli.checkpoint_view import look
 from drakit.drivers.cpumem.driver import cpumem_driver
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.kit.claims.checkpoint import encode
+from drakit.kit.claims.checkpoint_files import read_checkpoint
 from drakit.kit.driver import PreparedClaim, PreparedDevice
 from drakit.machine.discover import discover
 from drakit.machine.model import Cgroups, HugepagePool, Machine
@@ -175,9 +175,9 @@ def test_a_checkpoint_is_looked_at_without_being_touched(tmp_path: Path) -> None
     (tmp_path / ".lock").write_bytes(b"")
     (tmp_path / "hugepages").mkdir()
     before = sorted(tmp_path.iterdir())
-    view = look(str(tmp_path))
+    view = read_checkpoint(str(tmp_path))
     assert view.entries == (entry,)
     assert list(view.unreadable) == [str(tmp_path / "u2.json")]
     assert set(view.prepared_claims.orphaned) == {"u2"}
     assert sorted(tmp_path.iterdir()) == before
-    assert look(str(tmp_path / "absent")).entries == ()
+    assert read_checkpoint(str(tmp_path / "absent")).entries == ()

@@ -92,3 +92,60 @@ def test_a_claim_no_container_uses(tmp_path: Path, capsys: pytest.CaptureFixture
     assert lint(tmp_path, pod) == 1
     (found,) = json.loads(capsys.readouterr().out)
     assert (found["rule"], found["line"]) == ("unused-claim", 4)
+
+
+DUPLICATE = """\
+kind: ResourceClaim
+metadata: {name: twice}
+spec:
+  devices:
+    requests:
+    - name: gpu
+      exactly: {deviceClassName: gpu, count: 1, count: 2}
+"""
+
+
+@pytest.mark.parametrize(
+    "command", [["lint"], ["plan", "-f"], ["explain", "-f"], ["lint", "--from"]]
+)
+def test_a_duplicate_key_is_an_error_with_file_and_line(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "claim.yaml"
+    file.write_text(DUPLICATE)
+    arguments = [*command, str(file)]
+    if command[-1] == "--from":
+        good = tmp_path / "good.yaml"
+        good.write_text(DUPLICATE.replace(", count: 2", ""))
+        arguments = ["lint", str(good), "--from", str(file)]
+    assert main(arguments) == 2
+    message = capsys.readouterr().err
+    assert f"{file}: line 7: 'count' is given twice" in message
+
+
+def test_a_duplicate_key_in_a_later_document_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "claims.yaml"
+    file.write_text(DUPLICATE.replace(", count: 2", "") + "---\n" + DUPLICATE)
+    assert main(["lint", str(file)]) == 2
+    assert f"{file}: line 15: 'count' is given twice" in capsys.readouterr().err
+
+
+def test_a_syntax_error_names_the_file_and_the_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "claim.yaml"
+    file.write_text("kind: ResourceClaim\nmetadata: {name: [}\n")
+    assert main(["lint", str(file)]) == 2
+    message = capsys.readouterr().err
+    assert f"{file}: not valid YAML: " in message
+    assert "line 2" in message
+    assert "string>" not in message
+
+
+def test_one_object_is_singular(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "claim.yaml"
+    file.write_text(DUPLICATE.replace(", count: 2", ""))
+    assert main(["lint", str(file)]) == 0
+    assert capsys.readouterr().out == "1 object checked, 0 findings\n"

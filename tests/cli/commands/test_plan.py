@@ -117,12 +117,12 @@ def test_text_names_node_device_and_what_is_left(
     ("text", "complaint"),
     [
         ("kind: Pod\nspec: {resourceClaims: 3}", "not valid"),
-        ("just a text", "no Kubernetes object"),
-        ("{", "not JSON"),
-        ("a: [", "not YAML"),
+        ("just a text", "not a Kubernetes object"),
+        ("{", "not valid JSON"),
+        ("a: [", "not valid YAML"),
         (
             "{kind: Pod, metadata: {name: p}, spec: {resourceClaims: [{name: a, resourceClaimName: b}]}}",
-            "is not JSON",
+            "not valid JSON",
         ),
         (
             "kind: Pod\nmetadata: {name: p}\nspec: {resourceClaims: [{name: a, resourceClaimName: b}]}",

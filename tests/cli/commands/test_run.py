@@ -63,7 +63,7 @@ def test_the_kernel_confirms_the_claim(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert len(CpuSet.parse(done.stdout.partition(":")[2])) == 1
-    assert "on CPUs" in done.stderr
+    assert "on CPU" in done.stderr
 
 
 def test_exit_codes_are_the_commands_own(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_what_does_not_fit_is_explained(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["--cpus", "1"], "no command given"),
-        (["--cpus", "0", "--", "true"], "ask for one or more"),
+        (["--cpus", "0", "--", "true"], "request at least one CPU"),
         (["-f", "/no/such/file", "--", "true"], "/no/such/file"),
         (["--cpus", "1", "--reserved-cpus", "3-1", "--", "true"], "runs backwards"),
     ],
@@ -102,7 +102,7 @@ def test_bad_input_names_itself(tmp_path: Path, arguments: list[str], words: str
 def test_a_dry_run_draws_the_cpus(tmp_path: Path) -> None:
     done = drakit(tmp_path, "run", "--cpus", "1", "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert "CPUs" in done.stdout
+    assert "CPU" in done.stdout
     assert "A" in done.stdout
 
 
@@ -113,7 +113,7 @@ def test_wait_gets_its_turn(tmp_path: Path) -> None:
         [*command, "--", "cat"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert holder.stderr
-    assert "on CPUs" in holder.stderr.readline()
+    assert "on CPU" in holder.stderr.readline()
     waiter = subprocess.Popen([*command, "--wait", "--", "true"], stderr=subprocess.PIPE, text=True)
     assert waiter.stderr
     assert "waiting" in waiter.stderr.readline()

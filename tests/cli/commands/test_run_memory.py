@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from drakit.cli import main
-from drakit.cli.commands.run import _limits, amounts_claim, simple_claim
-from drakit.cli.errors import Problem
-from drakit.cli.local_node import cpus_of, driver_for, held_words
+from drakit.cli.commands.run import _limits
+from drakit.cli.local_node import claim_bars, held_words
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import (
     CelSelector,
@@ -32,6 +31,12 @@ from drakit.drivers.cpumem.driver import CpuMem, cpumem_driver
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.kit.driver import ClaimUse, RejectedError
 from drakit.local import confine
+from drakit.local.local_drivers import (
+    ClaimDriverError,
+    amounts_claim,
+    driver_for,
+    simple_claim,
+)
 from drakit.local.node import DoesNotFitError, LocalNode, fresh_claim
 from drakit.machine.model import HugepagePool, Machine
 from drakit.testing.synthetic import build
@@ -146,7 +151,7 @@ async def test_the_bars_show_who_holds_what(tmp_path: Path) -> None:
     taken = []
     for wanted in (amounts(memory="1Gi"), amounts(memory="2Gi", hugepages2Mi="64Mi")):
         taken += await node.take([fresh_claim(amounts_claim(wanted))])
-    lines = memory_lines(driver.node_amounts, [one.entry for one in taken], Terminal(width=100))
+    lines = memory_lines(claim_bars(driver, [one.entry for one in taken]), Terminal(width=100))
     assert lines == [
         "node 0 memory         [AAAAAAAABBBBBBBBBBBBBBBB........] A 1 GiB, B 2 GiB, free 1 GiB",
         "node 0 hugepages-2Mi  [BBBBBBBBBBBBBBBB................] B 64 MiB, free 64 MiB",
@@ -177,7 +182,7 @@ def test_the_class_tells_the_driver() -> None:
     devices = msgspec.structs.replace(named.spec.devices, requests=requests)
     spec = msgspec.structs.replace(named.spec, devices=devices)
     assert driver_for([msgspec.structs.replace(named, spec=spec)], [own]) == "dra.cpumem"
-    with pytest.raises(Problem, match=r"both dra\.cpu and dra\.cpumem"):
+    with pytest.raises(ClaimDriverError, match=r"both dra\.cpu and dra\.cpumem"):
         driver_for([memory, simple_claim(1)], [])
 
 
@@ -222,7 +227,7 @@ def test_a_command_gets_a_cgroup_with_its_limits(
     assert files["hugetlb.2MB.max"] == str(32 * MI)
 
 
-def test_controllers_that_are_not_delegated_are_reported(
+def test_controllers_that_are_not_handed_down_are_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_cgroups(tmp_path, monkeypatch, "cpuset")
@@ -244,11 +249,11 @@ def test_pages_that_count_as_memory_get_room_in_its_limit() -> None:
     ("arguments", "said"),
     [
         (["--memory=lots"], "write --memory 1Gi"),
-        (["--memory=0"], "ask for more than nothing"),
+        (["--memory=0"], "request more than 0"),
         (["--hugepages=2Mi"], "write --memory 1Gi"),
         (["--hugepages=3Mi=6Mi"], "power of two"),
         (["--cpus=1", "-f", "x.yaml"], "a file and amounts are given"),
-        ([], "no claim is given"),
+        ([], "no claim given"),
     ],
 )
 def test_bad_amounts_are_exit_code_2(
@@ -275,7 +280,7 @@ def test_the_command_knows_its_memory_and_the_kernel_binds_it(tmp_path: Path) ->
     memory, mems, cpus, *_ = done.stdout.split()
     assert memory == str(64 * MI)
     assert "64 MiB memory on node " + mems in done.stderr
-    assert f"CPUs {cpus}" in done.stderr
+    assert f"CPU {cpus}" in done.stderr
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".json"] == []
 
 
@@ -286,4 +291,4 @@ def test_ps_lists_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_the_cpus_of_either_driver_are_found() -> None:
     driver = cpumem_driver(CpuMemConfig(), machine())
-    assert cpus_of(driver).machine == machine()
+    assert driver.cpus.machine == machine()

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from drakit.cli import main
 from drakit.cli.commands.topology import report
-from drakit.cli.topology_document import topology_document
 from drakit.core.cpuset import CpuSet
 from drakit.draw.terminal import Terminal
 from drakit.machine.discover import discover
+from drakit.machine.document import topology_document
 from drakit.machine.model import HugepagePool, Machine
 from drakit.testing.synthetic import MIB, Surroundings, build
 from drakit.testing.sysfs_writer import write_tree
@@ -91,10 +91,10 @@ def test_what_is_unknown_is_null() -> None:
 
 @given(any_machine, st.sampled_from([40, 60, 80, 120, 200]), st.booleans(), st.booleans())
 def test_all_lines_of_the_report_fit(
-    machine: Machine, width: int, unicode: bool, list_doubts: bool
+    machine: Machine, width: int, unicode: bool, list_warnings: bool
 ) -> None:
     terminal = Terminal(width, color=False, unicode=unicode)
-    text = report(machine, terminal, list_doubts=list_doubts)
+    text = report(machine, terminal, list_warnings=list_warnings)
     assert max(map(len, text.splitlines())) <= width
     assert unicode or text.isascii()
     assert "\x1b" not in text
@@ -195,7 +195,7 @@ def test_a_root_that_does_not_exist(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main(["topology", "--root", str(tmp_path / "nowhere")]) == 1
     said = capsys.readouterr().err
     assert "nowhere' is not a directory" in said
-    assert "without --root this machine is read" in said
+    assert "omit it for this machine" in said
 
 
 @pytest.mark.parametrize("output", ["text", "json", "yaml"])
@@ -210,7 +210,7 @@ def test_only_a_machine_without_any_cpu_is_a_failure(
         assert json.loads(said.out)["cpus"] == []
 
 
-def test_doubts_are_counted_and_listed_on_request(
+def test_inconsistencies_are_counted_and_listed_on_request(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "sys/devices/system/cpu/cpu0").mkdir(parents=True)
@@ -218,7 +218,7 @@ def test_doubts_are_counted_and_listed_on_request(
     assert doubts
     assert main(["topology", "--root", str(tmp_path)]) == 0
     counted = capsys.readouterr().out
-    assert f"{len(doubts)} doubts about what the kernel says" in counted
+    assert f"{len(doubts)} inconsistencies in the kernel's topology files" in counted
     assert main(["topology", "--root", str(tmp_path), "--warnings"]) == 0
     listed = " ".join(capsys.readouterr().out.split())
     for doubt in doubts:
@@ -226,10 +226,12 @@ def test_doubts_are_counted_and_listed_on_request(
         assert " ".join(doubt.reason.split()) in listed
 
 
-def test_no_doubts_are_said_too(dump: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_absence_of_inconsistencies_is_reported(
+    dump: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert discover(dump).warnings == ()
     assert main(["topology", "--root", dump, "--warnings"]) == 0
-    assert "no doubts" in capsys.readouterr().out
+    assert "no inconsistencies" in capsys.readouterr().out
 
 
 def test_this_very_machine_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,8 +40,8 @@ def test_a_node_that_is_right_is_exit_code_0(
     assert main(arguments) == 0
     said = capsys.readouterr().out
     assert "cpuset.cpus=2-3 cpuset.mems=1" in said
-    assert "[+] 1 containers without claims keep off claimed CPUs" in said
-    assert said.endswith("everything is as it must be\n")
+    assert "[+] 1 container without claims not on claimed CPUs" in said
+    assert said.endswith("all cgroups match the claims\n")
 
 
 def test_what_is_wrong_is_exit_code_1_and_named(
@@ -114,9 +114,9 @@ def test_no_cgroups_is_exit_code_2(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*arguments, f"--cgroup-root={tmp_path / 'none'}"]) == 2
-    assert "is no cgroup v2" in capsys.readouterr().err
+    assert "is not a cgroup v2 hierarchy" in capsys.readouterr().err
 
 
 def test_a_setting_of_the_other_driver_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "--memory-qos=claims"]) == 2
-    assert "--memory-qos is no setting of dra-driver-cpu" in capsys.readouterr().err
+    assert "--memory-qos is not a setting of dra-driver-cpu" in capsys.readouterr().err

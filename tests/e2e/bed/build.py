@@ -1,4 +1,4 @@
-"""Build everything the bed needs, with progress: ``python -m tests.e2e.bed.build``."""
+"""Build all components of the test cluster, with progress: ``python -m tests.e2e.bed.build``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .progress import say
 
 
 def build_all() -> int:
-    """Build what this machine can build; say what it cannot and why."""
+    """Build what this machine can build; report what it cannot build and why."""
     ability = what_can_run()
     for line in ability.missing:
         say(f"CANNOT: {line}")

@@ -1,4 +1,4 @@
-"""A container image made by hand around one static program; no registry, no container engine."""
+"""Container image with one static program, built without a registry or container engine."""
 
 from __future__ import annotations
 

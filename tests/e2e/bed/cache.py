@@ -1,8 +1,8 @@
-"""Artifacts built once and kept outside the tree, keyed by version and recipe.
+"""Build artifacts cached outside the tree, keyed by version and recipe.
 
-A build happens in a directory of another name and is renamed when complete, under a lock
-held by the kernel: an interrupted build leaves nothing that looks finished, two runs at
-the same time build once.
+A build uses a temporary directory that is renamed when complete, under a kernel lock:
+an interrupted build leaves nothing that looks finished, and concurrent runs build only
+once.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ def cache_root() -> Path:
 
 
 class Artifact(ABC):
-    """Something that is built once: a name, a version, and all that shapes the result."""
+    """An artifact: its name, version, and everything that affects the result."""
 
     name: str
     version: str
 
     @abstractmethod
     def recipe(self) -> dict[str, Any]:
-        """Everything whose change must lead to a rebuild, as plain data."""
+        """Everything that requires a rebuild when it changes, as plain data."""
 
     @abstractmethod
     def build(self, directory: Path, log: Path) -> None:
         """Build into the empty ``directory``; slow commands write to ``log``."""
 
     def directory(self) -> Path:
-        """Where the finished artifact lies, or will lie."""
+        """The directory of the finished artifact."""
         text = json.dumps(self.recipe(), sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
         return cache_root() / f"{self.name}-{self.version}-{digest}"
 
     def is_built(self) -> bool:
-        """True when ``get`` would return at once."""
+        """True if ``get`` would return immediately."""
         return self.directory().is_dir()
 
     def get(self) -> Path:
-        """The artifact's directory, building it first when it is absent."""
+        """Return the directory of the artifact, building it first if necessary."""
         final = self.directory()
         if final.is_dir():
             return final

@@ -1,4 +1,4 @@
-"""A certificate authority of the run's own, made with openssl; nothing is left unverified."""
+"""Certificate authority of one run, created with openssl; all TLS connections are verified."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class KeyPair:
 
 
 class Authority:
-    """Signs server and client certificates; all files lie in one directory."""
+    """Certificate authority for server and client certificates, with all files in one directory."""
 
     def __init__(self, directory: Path) -> None:
-        """Make the authority's own key and certificate in ``directory``."""
+        """Create the key and certificate of the authority in ``directory``."""
         directory.mkdir()
         self._directory = directory
         self.certificate = directory / "ca.crt"

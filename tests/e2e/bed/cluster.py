@@ -1,4 +1,4 @@
-"""A cluster: the control plane on this machine and nodes joined to it."""
+"""Test cluster: a control plane on this machine and its nodes."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _COLLECTED = (
 
 
 class Cluster:
-    """Apply, look, wait; ``api`` is the administrator's access, ``node`` the first node."""
+    """A running cluster; ``api`` has administrator access, ``node`` is the first node."""
 
     def __init__(self, run: Run, pins: Pins) -> None:
-        """Start the control plane; nodes come with ``add_node``."""
+        """Start the control plane; add nodes with ``add_node``."""
         self._run, self.pins = run, pins
         self.plane = ControlPlane.start(run, pins)
         self.api: Api = self.plane.api
@@ -45,17 +45,17 @@ class Cluster:
 
     @property
     def node(self) -> Node:
-        """The first node; most tests need no other."""
+        """The first node; most tests need only this one."""
         return self.nodes[0]
 
     def add_node(self, name: str, shape: Shape) -> Node:
-        """Switch a machine on and wait until it is a Ready node."""
+        """Start a machine and wait until its node is Ready."""
         node = self.switch_node_on(name, shape)
         self.wait_for_node(node)
         return node
 
     def switch_node_on(self, name: str, shape: Shape) -> Node:
-        """Let a machine boot on its own; it is a node after ``wait_for_node``."""
+        """Start a machine without waiting; it is a node after ``wait_for_node``."""
         node = Node(self._run, self.pins, name, shape, self.plane)
         add_route(self.plane.routes, name, node.network.kubelet_port)
         self.nodes.append(node)
@@ -64,20 +64,20 @@ class Cluster:
         return node
 
     def wait_for_node(self, node: Node) -> None:
-        """Wait until a machine has booted and its kubelet calls it Ready."""
+        """Wait until a machine has booted and its node is Ready."""
         node.wait_until_up()
         say(f"{node.name} is up")
         self.wait_for_ready(node)
         say(f"{node.name} is Ready")
 
     def remove_node(self, node: Node) -> None:
-        """Switch a node off for good and forget it."""
+        """Stop a node and remove it from the cluster."""
         node.cut_power()
         self.nodes.remove(node)
         self.api.delete("v1", "Node", node.name)
 
     def check(self) -> None:
-        """Raise when a machine or a component of the control plane has died."""
+        """Raise an error if a machine or a component of the control plane has died."""
         for node in self.nodes:
             node.check()
         self.plane.check()
@@ -96,9 +96,9 @@ class Cluster:
 
     @contextmanager
     def namespace(self, prefix: str = "test") -> Iterator[str]:
-        """A fresh namespace, with everything in it gone afterwards.
+        """A new namespace that is deleted afterwards.
 
-        Fresh names matter: the kubelet rejects a claim of a name it still remembers.
+        Names must be new: the kubelet rejects a claim with a name that it still has in memory.
         """
         name = f"{prefix[:40]}-{secrets.token_hex(3)}"
         self.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
@@ -114,7 +114,7 @@ class Cluster:
             self.api.delete("v1", "Namespace", name)
 
     def events(self, namespace: str, about: str = "") -> list[str]:
-        """What users would read in ``kubectl describe``: ``Reason: message``, oldest first."""
+        """Events as in ``kubectl describe``: ``Reason: message``, oldest first."""
         return [
             f"{event['reason']}: {event.get('message', '')}"
             for event in self.api.list("v1", "Event", namespace)
@@ -134,9 +134,9 @@ class Cluster:
     # Waiting ----------------------------------------------------------------------------
 
     def wait(self, why: str, condition: Callable[[], T], limit: float = 180.0) -> T:
-        """Wait for a condition while everything is alive; a timeout says what was seen last.
+        """Wait for a condition while all processes are alive; a timeout reports the last observed state.
 
-        The condition returns something true, or raises ``NotYetError`` with what it sees.
+        The condition returns a true value, or raises ``NotYetError`` with the observed state.
         """
 
         def tolerant() -> T:
@@ -148,7 +148,7 @@ class Cluster:
         return wait_for(why, tolerant, limit=limit, alive=self.check)
 
     def wait_for_ready(self, node: Node, limit: float = 300.0) -> None:
-        """Wait until the node is Ready, by word of a kubelet that started after the last boot."""
+        """Wait until the node is Ready, as reported by a kubelet started after the last boot."""
 
         def ready() -> bool:
             found = self.api.get("v1", "Node", node.name)
@@ -185,7 +185,7 @@ class Cluster:
     def wait_for_gone(
         self, api_version: str, kind: str, name: str, namespace: str = "", limit: float = 180.0
     ) -> None:
-        """Wait until an object does not exist any more."""
+        """Wait until an object no longer exists."""
         self.wait(
             f"{kind} {name} to be gone",
             lambda: self.api.find(api_version, kind, name, namespace) is None,
@@ -195,7 +195,7 @@ class Cluster:
     def wait_for_event(
         self, namespace: str, text: str, *, about: str = "", limit: float = 180.0
     ) -> str:
-        """Wait until an event (``about`` one object) contains ``text``; the whole event comes back."""
+        """Wait until an event (``about`` one object) contains ``text``, and return the event."""
 
         def seen() -> str:
             events = self.events(namespace, about)
@@ -207,7 +207,7 @@ class Cluster:
         return self.wait(f"an event with {text!r} in {namespace}", seen, limit)
 
     def why_not(self, pod: Manifest) -> str:
-        """What keeps a pod from running, in one line: conditions, containers, last events."""
+        """Why a pod is not running, in one line: conditions, containers, last events."""
         status, metadata = pod["status"], pod["metadata"]
         reasons = [f"{metadata['name']}: phase {status.get('phase')}"]
         reasons += [
@@ -225,7 +225,7 @@ class Cluster:
     # Containers -------------------------------------------------------------------------
 
     def logs(self, pod: str, namespace: str, container: str = "") -> str:
-        """What a container has printed, as ``kubectl logs`` would show it."""
+        """The log of a container, as in ``kubectl logs``."""
         query = f"?container={container}" if container else ""
         return self.api.raw(
             "GET", self.api.path("v1", "Pod", namespace, pod) + f"/log{query}"
@@ -243,7 +243,7 @@ class Cluster:
         return next(node for node in self.nodes if node.name == pod["spec"]["nodeName"])
 
     def collect(self, folder: Path) -> None:
-        """Write objects, events and logs into ``folder``, for whoever looks at a failure."""
+        """Write objects, events and logs to ``folder``, for the analysis of a failure."""
         folder.mkdir(parents=True, exist_ok=True)
         for api_version, kind in _COLLECTED:
             try:
@@ -277,7 +277,7 @@ def busybox_pod(
     claims: Iterable[Manifest] = (),
     **spec: Any,
 ) -> Manifest:
-    """A small pod that runs a shell command and ends at once when asked to.
+    """A small pod that runs a shell command and terminates immediately on request.
 
     ``claims`` are entries of ``spec.resourceClaims``; the container uses them all.
     """
@@ -298,7 +298,7 @@ def busybox_pod(
             "resourceClaims": references,
             "terminationGracePeriodSeconds": 1,
             "restartPolicy": "Never",
-            # It talks to nobody: a network of its own would be three programs at its start and end.
+            # It does not use the network: a pod network would cost three programs at its start and end.
             "hostNetwork": True,
             "automountServiceAccountToken": False,
             **spec,

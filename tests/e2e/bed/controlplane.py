@@ -1,4 +1,4 @@
-"""The control plane, native on this machine: etcd, kube-apiserver and what watches it."""
+"""Control plane, running natively on this machine: etcd, kube-apiserver and their clients."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from .waiting import NotYetError, wait_for
 # User-mode networking shows the host's loopback to guest N under 10.0.N.2 (emulator.Network).
 NETWORK_NUMBERS = range(2, 10)
 SERVICE_ADDRESS = "10.96.0.1"
-# Who asked for what and was answered how, of every service account outside of kube-system: that is
-# the drivers, and nobody else in a bed.
+# Audit of all requests of service accounts outside kube-system, which are those of the drivers.
 _AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -32,7 +31,7 @@ _AUDIT_POLICY = {
         {"level": "None"},
     ],
 }
-# The oracle's nodes are made by hand, by nobody's kubelet: no taints, no service accounts.
+# The oracle's nodes are created manually, without a kubelet: no taints, no service accounts.
 _ORACLE_ADMISSION = "--disable-admission-plugins=TaintNodesByCondition,ServiceAccount"
 
 
@@ -48,7 +47,7 @@ class Keys:
 
     @classmethod
     def make(cls, directory: Path) -> Keys:
-        """Make a certificate authority and what it signs."""
+        """Create a certificate authority and the certificates that it signs."""
         authority = Authority(directory)
         guests = (f"10.0.{number}.2" for number in NETWORK_NUMBERS)
         addresses = ("127.0.0.1", SERVICE_ADDRESS, *guests)
@@ -64,7 +63,7 @@ class Keys:
 
 @dataclass
 class ControlPlane:
-    """A running API server and its companions; ``api`` talks to it as an administrator."""
+    """A running API server and its companions; ``api`` has administrator access."""
 
     run: Run
     pins: Pins
@@ -75,10 +74,10 @@ class ControlPlane:
 
     @classmethod
     def start(cls, run: Run, pins: Pins) -> ControlPlane:
-        """Start all four components; the API server is ready then."""
+        """Start all four components and wait for the API server."""
         plane = cls._prepare(run, pins)
         plane._start_api_server(*plane._start_egress(), *plane._start_audit())
-        # The controller manager waits ten seconds for a healthy API server, then it ends.
+        # The controller manager exits if the API server is not healthy within ten seconds.
         plane.wait_until_ready()
         plane._start_controller_manager()
         plane._start_scheduler()
@@ -86,9 +85,9 @@ class ControlPlane:
 
     @classmethod
     def start_oracle(cls, run: Run, pins: Pins) -> ControlPlane:
-        """Start etcd, API server and scheduler only, with admission fit for hand-made nodes.
+        """Start only etcd, API server and scheduler, with admission suitable for manually created nodes.
 
-        There is no controller manager: it would deallocate claims made by hand.
+        There is no controller manager: it would deallocate manually created claims.
         """
         plane = cls._prepare(run, pins)
         plane._start_api_server(_ORACLE_ADMISSION)
@@ -98,25 +97,25 @@ class ControlPlane:
 
     @property
     def url(self) -> str:
-        """The API server as programs on this machine see it."""
+        """The URL of the API server for programs on this machine."""
         return f"https://127.0.0.1:{self.port}"
 
     @property
     def routes(self) -> Path:
-        """Where the proxy looks up which port leads to which node (see ``egress``)."""
+        """The file with the proxy's routes from ports to nodes (see ``egress``)."""
         return self.run.directory / "routes.json"
 
     def admin_kubeconfig(self) -> Path:
-        """A kubeconfig with all rights, for people on this machine."""
+        """A kubeconfig with all permissions, for users on this machine."""
         return self._kubeconfig("admin", self.keys.admin)
 
     def audit(self) -> list[dict[str, Any]]:
-        """Every finished request of a service account (those of kube-system left out), oldest first."""
+        """Every finished request of a service account (except kube-system), oldest first."""
         lines = (self.run.directory / "audit.log").read_text().splitlines()
         return [json.loads(line) for line in lines]
 
     def check(self) -> None:
-        """Raise ``ProcessDiedError`` when a component has ended."""
+        """Raise ``ProcessDiedError`` if a component has exited."""
         for child in self.children.values():
             child.check()
 
@@ -131,7 +130,7 @@ class ControlPlane:
         self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
-        """Wait until the API server says it is ready and the bootstrap policy is there."""
+        """Wait until the API server is ready and the bootstrap policy exists."""
 
         def ready() -> bool:
             try:

@@ -1,7 +1,7 @@
-"""The kubelet's part, played by the test: pods and containers through the CRI of a node.
+"""CRI client for tests that act as the kubelet: pods and containers of a node.
 
-The client is synchronous for the test and lives in a thread of its own, so that a test may
-look at the guest, or run a plugin in its own event loop, while the runtime works.
+The client is synchronous for the test and runs in a separate thread, so that a test may
+read the guest, or run a plugin in its own event loop, while the runtime works.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from .node import Node
 T = TypeVar("T")
 _CALL_LIMIT = 120.0
 _SERVICE = "/runtime.v1.RuntimeService"
-# What the kubelet asks for unless a pod says otherwise. A sandbox with the processes of all its
-# containers in one namespace would have a process of its own, which nothing ends but a kill.
+# The kubelet's defaults. A sandbox with a shared process namespace would have its own process,
+# which only a kill ends.
 _NAMESPACES = {"network": cri.NODE, "pid": cri.CONTAINER}
 
 
@@ -41,16 +41,16 @@ class Pod:
 
 
 def _labels(name: str, uid: str) -> dict[str, str]:
-    """What the kubelet puts on all of a pod; CRI-O knows a container's name from a label alone."""
+    """Labels that the kubelet sets; CRI-O takes the name of a container only from a label."""
     prefix = "io.kubernetes.pod"
     return {f"{prefix}.name": name, f"{prefix}.namespace": "default", f"{prefix}.uid": uid}
 
 
 class Cri:
-    """One runtime; a rejected call raises grpclib's ``GRPCError`` with the runtime's words."""
+    """CRI client of one runtime; a rejected call raises ``GRPCError`` with the runtime's message."""
 
     def __init__(self, path: str, guest: Guest) -> None:
-        """Connect to the runtime's socket at ``path`` on this machine; it is that of such a guest."""
+        """Connect to the runtime's socket, forwarded to ``path`` on this machine."""
         self._guest = guest
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -140,7 +140,7 @@ class Cri:
         return answer.exit_code, (answer.stdout + answer.stderr).decode()
 
     def stop(self, container: str) -> None:
-        """Stop a container at once."""
+        """Stop a container immediately."""
         request = cri.StopContainerRequest(container_id=container, timeout=0)
         self._call("StopContainer", request, cri.Empty)
 
@@ -168,7 +168,7 @@ class Cri:
     def remove_pod(self, pod: Pod) -> None:
         """Stop a pod's containers and its sandbox and remove it, in the kubelet's order.
 
-        CRI-O gives containers that a sandbox's stop finds running all of the call's time to end.
+        When a sandbox is stopped, CRI-O waits for its containers until the call times out.
         """
         for entry in self._containers():
             if entry.pod_sandbox_id == pod.id and entry.state == cri.CONTAINER_RUNNING:
@@ -203,7 +203,7 @@ class Cri:
 
 @contextmanager
 def cri_of(node: Node) -> Iterator[Cri]:
-    """The CRI of a node's runtime; its pods are gone afterwards."""
+    """The CRI of a node's runtime; its pods are removed afterwards."""
     with node.forward(node.runtime.socket) as path:
         client = Cri(str(path), node.guest)
         try:
@@ -215,7 +215,7 @@ def cri_of(node: Node) -> Iterator[Cri]:
 
 @contextmanager
 def cri_of_second_client(node: Node) -> Iterator[Cri]:
-    """A second connection, for a call that is made while another one waits; it cleans up nothing."""
+    """A second connection, for a call during another one; it does not clean up."""
     with node.forward(node.runtime.socket) as path:
         client = Cri(str(path), node.guest)
         try:

@@ -1,6 +1,6 @@
-"""Debian pieces of the bed: the guest's root file system and kernel, and an up-to-date QEMU.
+"""Debian parts of the test cluster: root file system and kernel of the guest, and a recent QEMU.
 
-The archive is whatever mirror this machine's own apt uses; no host is named here.
+The archive is the mirror that apt uses on this machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .progress import run_step, say
 
 # Mounts that debootstrap makes in the new root disappear with this namespace.
 IN_OWN_NAMESPACE = ("unshare", "--mount", "--propagation", "private", "--")
-# The guest's process 1: everything that changes often is on the payload disk.
+# Process 1 of the guest: everything that changes often is on the payload disk.
 _FIRST_PROGRAM = """#!/bin/sh
 mkdir -p /bed /bed-node
 mount -o ro /dev/vdb /bed
@@ -27,12 +27,12 @@ mount -o ro /dev/vdc /bed-node
 exec /bed/init
 """
 
-# Every node gets an identity of its own at its first boot, and mounts what its init says.
+# Every node gets its own identity at its first boot, and mounts the disks named by its init.
 _EMPTIED = ("etc/machine-id", "etc/fstab")
 
 
 def ensure_host_tools(pins: Pins) -> None:
-    """Install the Debian packages whose commands this machine lacks; root only, and said."""
+    """Install the Debian packages of missing commands; needs root and reports what it installs."""
     path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
     missing = [pkg for cmd, pkg in pins.host_tools.items() if not shutil.which(cmd, path=path)]
     if not missing:
@@ -47,7 +47,7 @@ def ensure_host_tools(pins: Pins) -> None:
 
 
 def _mirror() -> str:
-    """The Debian archive of this machine's own apt sources."""
+    """The Debian archive of the apt sources of this machine."""
     form = "$(SITE)|$(ORIGIN)|$(LABEL)"
     listing = subprocess.run(
         ["apt-get", "indextargets", "--format", form], stdout=subprocess.PIPE, check=True, text=True
@@ -103,14 +103,14 @@ class Qemu(Artifact):
         )
 
     def program(self, name: str) -> list[str]:
-        """The words that run a program of this system outside of it, by its own loader."""
+        """The command that runs a program of this file system outside of it, with its own loader."""
         system = self.get() / "root"
         libraries = system / "usr/lib/x86_64-linux-gnu"
         loader = [str(libraries / "ld-linux-x86-64.so.2"), "--library-path", str(libraries)]
         return [*loader, str(system / "usr/bin" / name)]
 
     def firmware(self) -> list[str]:
-        """Where the emulator finds its BIOS: it would look beside its loader."""
+        """The directory of the emulator's BIOS, which it would search next to its loader."""
         share = self.get() / "root/usr/share"
         return ["-L", str(share / "qemu"), "-L", str(share / "seabios")]
 
@@ -129,7 +129,7 @@ class GuestSystem(Artifact):
         return self.release
 
     def recipe(self) -> dict[str, Any]:
-        """Release, packages and the form of the disk."""
+        """Release, packages and the format of the disk."""
         return {
             "release": self.release,
             "packages": self.packages,
@@ -139,7 +139,7 @@ class GuestSystem(Artifact):
         }
 
     def build(self, directory: Path, log: Path) -> None:
-        """Bootstrap, take kernel and initrd out, make the disk image."""
+        """Bootstrap, extract kernel and initrd, and create the disk image."""
         root = directory / "root"
         _debootstrap(f"guest system {self.release}", self.release, self.packages, root, log)
         for name in ("vmlinuz", "initrd.img"):
@@ -157,7 +157,7 @@ class GuestSystem(Artifact):
 
 
 def make_image(image: Path, tree: Path, size: str, log: Path) -> None:
-    """Write ``tree`` into a fresh sparse ext4 ``image``; a journal survives a power cut."""
+    """Write ``tree`` to a new sparse ext4 ``image`` with a journal, which survives a power cut."""
     mke2fs = shutil.which("mke2fs", path=f"{os.environ['PATH']}:/usr/sbin:/sbin") or "mke2fs"
     say(f"file system image {image.name}")
     options = ("-q", "-t", "ext4", "-E", "lazy_itable_init=1,lazy_journal_init=1")

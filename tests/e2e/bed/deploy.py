@@ -1,7 +1,7 @@
-"""Getting drakit into a node: as a directory of packages, or as an image in a pod.
+"""Deployment of drakit on a node: as a directory of packages, or as an image in a pod.
 
-Either way it talks to the API server as its own service account with the rights that its
-manifests give it, never as an administrator.
+In both cases it uses its own service account with the permissions of its manifests, never
+those of an administrator.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .progress import run_step
 from .waiting import NotYetError
 
 PACKAGES_IN_GUEST = "/opt/drakit"
-"""The same place as in the image, which the bytecode names."""
+"""The same path as in the image, because the bytecode contains it."""
 
 
 def unpack_packages(image: Path, target: Path) -> Path:
-    """Fill ``target`` with drakit and its dependencies as they lie in the drivers' image.
+    """Fill ``target`` with drakit and its dependencies from the drivers' image.
 
-    The image and the guest are of one Debian, so its bytecode is the guest's, too: compiling that
-    takes the emulated machine ten seconds.
+    The image and the guest have the same Debian release, so the bytecode is valid in the guest; compiling
+    it would take the emulated machine ten seconds.
     """
     with tarfile.open(image) as archive:
         index = json.load(_member(archive, "manifest.json"))
@@ -61,16 +61,16 @@ def install_packages(node: Node, packages: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A service account: who a driver is to the API server."""
+    """The service account of a driver."""
 
     namespace: str
     account: str
 
 
 def kubeconfig_in_guest(cluster: Cluster, node: Node, identity: Identity) -> str:
-    """Give the guest a kubeconfig for a service account and return its path there.
+    """Write a kubeconfig for a service account to the guest and return its path there.
 
-    The token is real and bound to the node, as the one a driver's pod would get.
+    The token is bound to the node, like that of a driver's pod.
     """
     directory = f"/var/lib/bed/{identity.namespace}-{identity.account}"
     token = cluster.api.token(
@@ -106,7 +106,7 @@ def deploy_manifests(cluster: Cluster, manifests: Sequence[Manifest], namespace:
 
 
 def build_image(target: Path) -> Path:
-    """The drivers' image as ``make image`` builds it, from this tree."""
+    """Build the image of the drivers from this tree, like ``make image``."""
     tool = [sys.executable, str(REPOSITORY / "tools" / "build_image.py"), "--output", str(target)]
     run_step("the drivers' image", tool, log=target.with_suffix(".log"), cwd=REPOSITORY)
     return target
@@ -115,7 +115,7 @@ def build_image(target: Path) -> Path:
 def render_chart(
     pins: Pins, chart: str, namespace: str, values: Mapping[str, Any]
 ) -> list[Manifest]:
-    """What ``helm template`` makes of a chart below ``deploy/helm``, as manifests."""
+    """Render a chart below ``deploy/helm`` with ``helm template``."""
     helm = [str(helm_program(pins).path()), "template", chart, f"deploy/helm/{chart}"]
     version = ["--kube-version", pins.kubernetes, "--namespace", namespace]
     done = subprocess.run(
@@ -132,7 +132,7 @@ def render_chart(
 
 
 def wait_for_daemon_set(cluster: Cluster, name: str, namespace: str, limit: float = 300.0) -> None:
-    """Wait until every pod of a DaemonSet is of its newest version and ready."""
+    """Wait until every pod of a DaemonSet is up to date and ready."""
 
     def ready() -> bool:
         found = cluster.api.get("apps/v1", "DaemonSet", name, namespace)

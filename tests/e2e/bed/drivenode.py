@@ -1,7 +1,7 @@
-"""A driver on a node without kubelet: the test plays the kubelet over CRI and DRA's gRPC.
+"""Driver on a node without a kubelet: the test acts as the kubelet through CRI and DRA's gRPC API.
 
-The driver is a process in the guest and talks to the guest's runtime and kernel. Its API server
-is the double, on this machine: what matters here is what becomes of containers.
+The driver is a process in the guest and uses the guest's runtime and kernel. Its API server is the fake
+on this machine: these tests are about containers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CALL_LIMIT = 60.0
 
 
 class ClaimRejectedError(Exception):
-    """The driver would not prepare a claim; the text is what the pod's event would show."""
+    """The driver rejected a claim; the text is the message of the pod's event."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Claim:
 
 
 class DriverProcess:
-    """The CPU driver as a process in the guest, honest or changed by a module of ``mutants``."""
+    """The CPU driver as a process in the guest, optionally changed by a module of ``mutants``."""
 
     def __init__(self, node: Node, kubeconfig: str, mutant: str = "", **settings: str) -> None:
         self._node, self.mutant = node, mutant
@@ -59,14 +59,14 @@ class DriverProcess:
         self.process: GuestProcess
 
     def start(self) -> None:
-        """Start it and wait until it would take claims: it registers when all else is done."""
+        """Start it and wait until it accepts claims: registration is its last step."""
         changes = f"import {self.mutant}\n" if self.mutant else ""
         program = (
             f"{changes}import sys\nfrom drakit.drivers.cpu.program import main\nsys.exit(main())"
         )
         self._node.run("rm -f /var/lib/kubelet/plugins_registry/*")
         self.process = self._node.spawn(
-            f"driver-{self.mutant or 'honest'}",
+            f"driver-{self.mutant or 'unchanged'}",
             ["python3", "-c", program, *self._flags],
             {"PYTHONPATH": f"{PACKAGES_IN_GUEST}:{_MUTANTS}"},
         )
@@ -81,12 +81,12 @@ class DriverProcess:
         wait_for("the driver to register", registers, limit=180, alive=self._node.check)
 
     def kill(self) -> None:
-        """``kill -9`` it; nobody starts it again but the test."""
+        """``kill -9`` it; only the test starts it again."""
         self.process.kill()
 
 
 class DrivenNode:
-    """A node, its runtime and its driver, with the verbs of a kubelet."""
+    """A node, its runtime and its driver, with the operations of a kubelet."""
 
     def __init__(self, node: Node, cri: Cri, api: FakeApiServer, driver: DriverProcess) -> None:
         self.node, self.driver = node, driver
@@ -96,7 +96,7 @@ class DrivenNode:
     # Claims -----------------------------------------------------------------------------
 
     def claim(self, pod: Pod, count: int, numa: int, *others: Pod) -> Claim:
-        """A claim of CPUs of one NUMA node, allocated and reserved for pods, not yet prepared."""
+        """A claim for CPUs of one NUMA node, allocated and reserved for pods, not yet prepared."""
         name = f"claim-{uuid.uuid4().hex[:8]}"
         result = {
             "request": "cpus",
@@ -149,32 +149,32 @@ class DrivenNode:
         devices: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> str:
-        """Start a container in a pod; the runtime's rejection is a ``GRPCError``."""
+        """Start a container in a pod; a rejection by the runtime raises ``GRPCError``."""
         return self._cri.run_container(pod, devices=devices, environment=environment)
 
     def owner(self, count: int, numa: int, **environment: str) -> tuple[str, Claim]:
-        """A pod with a container that uses a claim of its own: the container and the claim."""
+        """Start a pod with a container and its own claim; return the container and the claim."""
         pod = self.pod()
         claim = self.claim(pod, count, numa)
         return self.run(pod, self.prepare(claim), environment), claim
 
     def end(self, container: str, claim: Claim) -> None:
-        """What the kubelet does at a pod's end: first the container, then the claim."""
+        """Terminate a pod like the kubelet: first the container, then the claim."""
         self._cri.stop(container)
         self.unprepare(claim)
 
     def clear(self) -> None:
-        """Leave nothing of any pod or claim."""
+        """Remove all pods and claims."""
         self._cri.remove_all_pods()
         while self._prepared:
             self.unprepare(self._prepared.pop())
 
     def cpus(self, container: str) -> frozenset[int]:
-        """The CPUs the kernel lets a container run on."""
+        """The CPUs on which the kernel allows a container to run."""
         return self.node.effective_cpus(container)
 
     def soon(self, condition: Callable[[], bool], limit: float = 0.0) -> bool:
-        """Whether the condition comes true in time; a driver known to be broken gets less of that."""
+        """Whether the condition becomes true in time; broken drivers have a shorter timeout."""
         limit = limit or (5.0 if self.driver.mutant else 15.0)
         try:
             return wait_for("it", condition, limit=limit, alive=self.node.check)
@@ -201,7 +201,7 @@ class DrivenNode:
 
 @contextmanager
 def driven(node: Node, mutant: str = "", **settings: str) -> Iterator[DrivenNode]:
-    """A driver serves the node inside; outside, it and what it left are gone."""
+    """Run a driver on the node; afterwards, the driver and its state are removed."""
     node.run(f"rm -rf {shlex.quote(_ROOT)} && mkdir -p {_ROOT}/plugins_registry {_ROOT}/plugins")
     node.put_tree(HERE / "mutants", _MUTANTS)
     with FakeApiServer().in_thread() as api, cri_of(node) as cri:
@@ -215,5 +215,5 @@ def driven(node: Node, mutant: str = "", **settings: str) -> Iterator[DrivenNode
         try:
             yield DrivenNode(node, cri, api, process)
         finally:
-            # At once: a driver that tells a lie has nothing to say goodbye for.
+            # Immediately: a mutant does not need a graceful shutdown.
             process.kill()

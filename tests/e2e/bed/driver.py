@@ -1,4 +1,4 @@
-"""A driver deployed by its chart, the way a user deploys it."""
+"""Driver deployed with its chart, as a user deploys it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMESPACE = "drakit-system"
 
 
 class ChartDriver:
-    """One release of a chart below ``deploy/helm``: install, upgrade, disturb, remove."""
+    """One release of a chart below ``deploy/helm``: install, upgrade, disrupt, remove."""
 
     def __init__(self, cluster: Cluster, chart: str, driver: str, image: Path) -> None:
         """``chart`` is also the DaemonSet's name, ``driver`` the DRA driver's."""
@@ -26,7 +26,7 @@ class ChartDriver:
         self._values: dict[str, Any] = {}
 
     def deploy(self, **values: Any) -> None:
-        """Install, or upgrade to, these chart values and wait until the driver serves everywhere."""
+        """Install or upgrade with these chart values and wait until the driver is ready on all nodes."""
         for node in self._cluster.nodes:
             node.load_image(self._image)
         self._values = {"image": {"pullPolicy": "Never"}, **values}
@@ -34,19 +34,19 @@ class ChartDriver:
         self.wait_until_serving()
 
     def restart(self) -> None:
-        """Roll the driver over to a new instance; the old one goes when the new one is ready."""
+        """Replace the driver by a new instance; the old one stops when the new one is ready."""
         count = int(self._values.get("podAnnotations", {}).get("bed/restart", 0)) + 1
         self._values["podAnnotations"] = {"bed/restart": str(count)}
         self._apply()
         self.wait_until_serving()
 
     def remove(self) -> None:
-        """Take the driver off the nodes; claims, classes and rights stay."""
+        """Remove the driver from the nodes; claims, classes and permissions stay."""
         self._cluster.api.delete("apps/v1", "DaemonSet", self.chart, self.namespace)
         self._cluster.wait("the driver's pods to be gone", lambda: not self._pods())
 
     def uninstall(self) -> None:
-        """Delete everything the chart made, in any namespace, so that another release can make it."""
+        """Delete all objects of the chart, in any namespace, so that another release can create them."""
         for manifest in render_chart(self._cluster.pins, self.chart, self.namespace, self._values):
             namespace = manifest["metadata"].get("namespace", self.namespace)
             kind = manifest["apiVersion"], manifest["kind"]
@@ -54,7 +54,7 @@ class ChartDriver:
         self._cluster.wait("the driver's pods to be gone", lambda: not self._pods())
 
     def retire(self) -> None:
-        """Uninstall once no claim is left, as an administrator would who drains the nodes first."""
+        """Uninstall after all claims are gone, like an administrator who drains the nodes first."""
 
         def drained() -> bool:
             left = {node.name: list(self.checkpoint(node)) for node in self._cluster.nodes}
@@ -74,7 +74,7 @@ class ChartDriver:
             for node in self._cluster.nodes:
                 self.pod(
                     node
-                )  # a DaemonSet's status and a node's slices outlive an instance for a while
+                )  # the status of a DaemonSet and the slices of a node outlive an instance for a while
                 slices = self._cluster.slices(self.name, node.name)
                 if not slices:
                     raise NotYetError(f"{node.name} has no slice of {self.name}")
@@ -95,14 +95,14 @@ class ChartDriver:
         raise NotYetError(f"no ready instance of {self.chart} on {node.name}")
 
     def delete_pod(self, node: Node) -> None:
-        """Delete the instance gracefully; the DaemonSet makes a new one. Waits for it."""
+        """Delete the instance gracefully and wait for the replacement by the DaemonSet."""
         old = self.pod(node)["metadata"]
         self._cluster.api.delete("v1", "Pod", old["name"], self.namespace)
         self._cluster.wait_for_gone("v1", "Pod", old["name"], self.namespace)
         self.wait_until_serving()
 
     def kill(self, node: Node) -> None:
-        """``kill -9`` the driver's process; the kubelet starts it again. Waits for it."""
+        """``kill -9`` the driver's process and wait until the kubelet has restarted it."""
         pod = self.pod(node)
         container = self._cluster.container_id(pod)
         pids = " ".join(map(str, node.pids(container)))
@@ -116,11 +116,11 @@ class ChartDriver:
         self.wait_until_serving()
 
     def log(self, node: Node) -> str:
-        """What the instance on a node has printed."""
+        """The log of the instance on a node."""
         return self._cluster.logs(self.pod(node)["metadata"]["name"], self.namespace)
 
     def get(self, node: Node, path: str) -> str:
-        """Ask the instance's own web server, for instance for ``/metrics``."""
+        """Send a request to the HTTP server of the instance, for example for ``/metrics``."""
         pod = self.pod(node)
         port = pod["spec"]["containers"][0]["ports"][0]["containerPort"]
         url = f"http://{pod['status']['podIP']}:{port}{path}"
@@ -128,7 +128,7 @@ class ChartDriver:
         return str(node.python(source, url=url))
 
     def checkpoint(self, node: Node) -> dict[str, str]:
-        """The checkpoint's files by name, as they lie on the node's disk."""
+        """The checkpoint files on the node's disk, by name."""
         directory = f"/var/lib/kubelet/plugins/{self.name}/claims"
         files: dict[str, str] = node.python(_READ_ALL, directory=directory)
         return files
@@ -154,7 +154,7 @@ class ChartDriver:
         ]
 
 
-# A file may go between the listing and the reading.
+# A file may disappear between listing and reading.
 _READ_ALL = """
 import contextlib, os
 result = {}

@@ -1,8 +1,8 @@
-"""The API server's way into the guests, so that ``kubectl logs`` and ``exec`` work.
+"""Proxy from the API server to the guests, so that ``kubectl logs`` and ``exec`` work.
 
-A guest's address exists only inside its user-mode network. The API server is told to reach
-nodes through an HTTP CONNECT proxy on a unix socket, and this is that proxy: it knows which
-port of the loopback interface stands for which node. It runs as a process of its own:
+The address of a guest exists only inside its user-mode network. The API server is configured to
+reach nodes through this HTTP CONNECT proxy on a Unix socket, which maps each node to a port of
+the loopback interface. It runs as a separate process:
 ``python -m tests.e2e.bed.egress SOCKET ROUTES``, the routes being re-read each time.
 """
 
@@ -32,7 +32,7 @@ def egress_configuration(socket: Path) -> str:
 
 
 def add_route(routes: Path, node: str, port: int) -> None:
-    """Let a node's kubelet be reached through a port of the loopback interface.
+    """Route connections to a node's kubelet to a port of the loopback interface.
 
     The API server asks for a node by its hostname, which is its name, before its addresses.
     """

@@ -1,7 +1,7 @@
-"""One emulated machine.
+"""Emulated machine.
 
-QEMU is Debian's, from a root file system of its own, and runs under that system's own loader and
-libraries: no chroot and no mount, so it needs no privilege and leaves nothing to undo.
+QEMU is Debian's, from a separate root file system, and runs with the loader and libraries of that
+system: without chroot and mounts, so it needs no privileges and no cleanup.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FATAL = re.compile(r"Kernel panic|Oops: |BUG: unable to handle|general protecti
 
 
 class EmulatorDiedError(ProcessDiedError):
-    """The emulated machine is gone or its kernel crashed: says nothing about the driver."""
+    """The emulated machine is gone or its kernel crashed; this is not an error of the driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Network:
 
     @property
     def guest(self) -> str:
-        """The machine's own address."""
+        """The address of the machine."""
         return f"10.0.{self.number}.15"
 
     @property
@@ -55,7 +55,7 @@ class Network:
 
 
 class Emulator:
-    """A machine that can be switched on, cut off, and asked whether it is well."""
+    """An emulated machine: power on, power off, health."""
 
     def __init__(
         self, run: Run, pins: Pins, name: str, shape: Shape, network: Network, disks: list[Path]
@@ -77,14 +77,14 @@ class Emulator:
         self._child = self._run.start(f"{self.name}.qemu", self._command())
 
     def cut_power(self) -> None:
-        """End the machine at once, as a power failure does."""
+        """Stop the machine immediately, like a power failure."""
         if self._child is not None:
             self._child.kill()
             self._run.children.remove(self._child)
             self._child = None
 
     def wait_for_power_off(self, limit: float = 120.0) -> None:
-        """Wait until the guest itself has switched the machine off or rebooted."""
+        """Wait until the guest has shut down or rebooted."""
         child = self._child
         assert child is not None
         wait_for(f"{self.name} to switch itself off", lambda: not child.alive(), limit=limit)
@@ -92,7 +92,7 @@ class Emulator:
         self._child = None
 
     def check(self) -> None:
-        """Raise ``EmulatorDiedError`` when the machine is gone or its kernel has crashed."""
+        """Raise ``EmulatorDiedError`` if the machine is gone or its kernel has crashed."""
         if self._child is None:
             raise EmulatorDiedError(f"{self.name} is switched off")
         text = self.console_text()
@@ -108,7 +108,7 @@ class Emulator:
             )
 
     def console_text(self) -> str:
-        """What the guest has printed on its console since it was switched on."""
+        """The console output of the guest since it was started."""
         if not self.console.exists():
             return ""
         with self.console.open("rb") as file:
@@ -123,7 +123,7 @@ class Emulator:
     def _command(self) -> list[str]:
         system = guest_system(self._pins).get()
         # mitigations=off: page-table isolation is very slow under emulation. A panic reboots,
-        # and a reboot ends QEMU (-no-reboot), so a dead guest never looks like a slow one.
+        # and a reboot ends QEMU (-no-reboot), so a crashed guest is distinguished from a slow one.
         # maxcpus=1: a device that is mapped while another CPU touches its interrupt controller now
         # and then kills QEMU 10 (iotlb_to_section asserts); the guest's init starts the others.
         kernel = (
@@ -153,5 +153,5 @@ def _disk(path: Path, form: str, option: str) -> list[str]:
 
 
 def _word(path: Path) -> str:
-    """A path as a part of an option, where a comma would end it."""
+    """Escape a path for an option, where a comma would end it."""
     return str(path).replace(",", ",,")

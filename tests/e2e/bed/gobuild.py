@@ -1,4 +1,4 @@
-"""Programs built from the Go module proxy, and nothing but released modules."""
+"""Programs built from released Go modules of the module proxy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _environment() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class GoModule:
-    """A module of our own that requires one released module, with its local replacements.
+    """A generated module that requires one released module, with its local replacements.
 
     Kubernetes replaces its staging modules by directories of its repository, which the
     module proxy does not serve; each of them is also released as ``v0.<minor>.<patch>``.
@@ -71,7 +71,7 @@ class GoModule:
         (directory / "tools.go").write_text(f"//go:build tools\n\npackage tools\n\n{imports}\n")
 
     def downloaded(self) -> Path:
-        """The module's own files, as released."""
+        """The files of the module, as released."""
         return Path(self._download()["Dir"])
 
     def _upstream_go_mod(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def _go_json(*words: str) -> Any:
 
 
 class Program(Artifact):
-    """One program; its artifact directory holds one file of the same name."""
+    """A program; its artifact directory contains one file of the same name."""
 
     def path(self) -> Path:
         """The program, built when absent."""
@@ -130,7 +130,7 @@ class GoProgram(Program):
         return " ".join([_LINK_FLAGS, *(f"-X {key}={value}" for key, value in self.variables)])
 
     def build(self, directory: Path, log: Path) -> None:
-        """Compile; Go's own caches make an interrupted build go on where it stopped."""
+        """Compile; Go's caches let an interrupted build continue."""
         if shutil.which("go") is None:
             raise RuntimeError(f"Go is not on the PATH: {self.name} cannot be built")
         output = ("-o", str(directory / self.name), self.package)
@@ -182,7 +182,7 @@ class CProgram(Program):
 
 
 def build_file(source: Path, program: Path, log: Path) -> None:
-    """Compile one Go file that needs nothing but Go's own library."""
+    """Compile one Go file that needs only the standard library."""
     if shutil.which("go") is None:
         raise RuntimeError(f"Go is not on the PATH: {program.name} cannot be built")
     words = ["go", "build", *_BUILD_FLAGS, "-ldflags", _LINK_FLAGS, "-o", str(program), str(source)]
@@ -228,7 +228,7 @@ def containerd_programs(pins: Pins) -> dict[str, GoProgram]:
 
 
 def crio_programs(pins: Pins) -> dict[str, Program]:
-    """CRI-O and pinns, which makes a sandbox's namespaces."""
+    """CRI-O and pinns, which creates the namespaces of a sandbox."""
     package = f"{pins.crio_module}/cmd/crio"
     module = GoModule(pins.crio_module, pins.crio, (package,))
     return {

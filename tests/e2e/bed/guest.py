@@ -1,7 +1,7 @@
-"""What process 1 of a guest is, and where pods therefore have their cgroups.
+"""Process 1 of a guest, and the resulting location of pod cgroups.
 
-With systemd, as on nearly every production node, the kubelet and the runtime ask it for slices and scopes
-(cgroup driver ``systemd``). Without it they make directories (cgroup driver ``cgroupfs``).
+With systemd, as on nearly every production node, the kubelet and the runtime request slices and scopes
+(cgroup driver ``systemd``). Without it they create directories (cgroup driver ``cgroupfs``).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ CONTAINER_CGROUP = r"(?:cri-containerd-|crio-)?([0-9a-f]{64})(?:\.scope)?"
 
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """One of the two kinds; ``cgroup_driver`` is the kubelet's word for it."""
+    """Kind of guest; ``cgroup_driver`` is the kubelet's name for it."""
 
     cgroup_driver: str
     kubepods: str
-    """Where the kubelet puts its pods."""
+    """Parent cgroup of the kubelet's pods."""
     node_tier_pods: str
-    """Where the pods of the node tier are, which has no kubelet."""
+    """Parent cgroup of the pods of the node tier, which has no kubelet."""
 
     @property
     def systemd(self) -> bool:
@@ -31,7 +31,7 @@ class Guest:
         return self.cgroup_driver == "systemd"
 
     def cgroup_parent(self, uid: str) -> str:
-        """The cgroup of a pod of the node tier, spelled as the kubelet spells it for the runtime."""
+        """The cgroup of a pod of the node tier, in the kubelet's notation for the runtime."""
         parent = self.node_tier_pods.removeprefix(CGROUPS)
         return f"{parent}/test-{uid}.slice" if self.systemd else f"{parent}/{uid}"
 

@@ -1,4 +1,4 @@
-"""This side of the guest's agent: one method per thing it can do."""
+"""Client of the agent in a guest: one method per operation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class GuestError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a command in the guest left behind."""
+    """Result of a command in the guest."""
 
     status: int
     out: str
@@ -29,7 +29,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class GuestAgent:
-    """Talks to the agent of one guest; every call is a connection of its own."""
+    """Client of the agent of one guest; every call uses a separate connection."""
 
     port: int
     token: str
@@ -42,16 +42,16 @@ class GuestAgent:
         return Done(answer["status"], out, content[answer["out"] :].decode(errors="replace"))
 
     def put(self, path: str, content: bytes, mode: int) -> None:
-        """Write a file, complete or not at all; missing directories are made."""
+        """Write a file atomically; missing directories are created."""
         request = {"op": "put", "path": path, "mode": mode, "size": len(content)}
         self._ask(request, content, 300)
 
     def get(self, path: str) -> bytes:
-        """Read a file, also one of ``/proc`` or ``/sys``."""
+        """Read a file, including files of ``/proc`` and ``/sys``."""
         return self._ask({"op": "get", "path": path}, b"", 120)[1]
 
     def python(self, source: str, limit: float, **arguments: object) -> Any:
-        """Run Python source in the agent's process; the value it names ``result`` comes back."""
+        """Run Python source in the agent's process and return its variable ``result``."""
         request = {"op": "python", "source": source, "arguments": arguments}
         return self._ask(request, b"", limit)[0]["result"]
 
@@ -85,7 +85,7 @@ class GuestAgent:
             with connection.makefile("rb") as stream:
                 line, content = stream.readline(), stream.read()
         if not line:
-            # User-mode networking accepts before the guest does, so this is how "not up" looks.
+            # User-mode networking accepts before the guest does, so this means that it is not up yet.
             raise ConnectionError("the guest's agent does not answer")
         answer = json.loads(line)
         if "error" in answer:
@@ -94,7 +94,7 @@ class GuestAgent:
 
 
 class Forwarder:
-    """A unix socket on this machine that is, byte for byte, a unix socket of the guest."""
+    """A Unix socket on this machine, forwarded to a Unix socket of the guest."""
 
     def __init__(self, agent: GuestAgent, remote: str, local: Path) -> None:
         self._agent, self._remote, self.path = agent, remote, local

@@ -1,7 +1,7 @@
-"""A program that takes memory and hugepages in a container, and tells what the kernel said.
+"""Program that allocates memory and hugepages in a container and reports the kernel's response.
 
-busybox cannot ask for hugepages. The program comes to the node as a file, and into a pod as a
-volume of the host: no image has to be built for it.
+busybox cannot allocate hugepages. The program is copied to the node and mounted into a pod as a host
+volume, so it needs no image.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def install_holder(node: Node) -> None:
 
 
 def hold(memory: int = 0, pages: int = 0, more: int = 0) -> str:
-    """The shell command that takes bytes of memory and pages of 2 Mi, then tries ``more`` pages."""
+    """The shell command that allocates memory and 2 Mi pages, then tries ``more`` pages."""
     return f"exec {PROGRAM} -memory={memory} -pages={pages} -more={more}"
 
 

@@ -1,4 +1,4 @@
-"""What this machine can do, and what that means for the tests."""
+"""Capabilities of this machine and the test tiers that they allow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .pins import Pins, load_pins
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ability:
-    """Which tiers can run here; ``missing`` says what cannot and why, for people."""
+    """The tiers that can run here; ``missing`` describes the others and the reasons."""
 
     vm: bool
     go: bool
@@ -21,20 +21,20 @@ class Ability:
 
     @property
     def cluster(self) -> bool:
-        """Control plane and nodes: needs Go to build and root to run."""
+        """Control plane and nodes: need Go to build and root to run."""
         return self.vm and self.go
 
     def pins(self, pins: Pins) -> Pins:
-        """Without Go only the guest's own containerd can be used."""
+        """Without Go, only the containerd of the guest's distribution can be used."""
         return pins if self.go else dataclasses.replace(pins, containerd="debian")
 
     def why_not(self) -> str:
-        """All that is missing, on one line."""
+        """All missing requirements, in one line."""
         return "; ".join(self.missing) or "nothing is missing"
 
 
 def what_can_run() -> Ability:
-    """Look at this machine: user, rights, Go, Debian tools."""
+    """Inspect this machine: user, permissions, Go, Debian tools."""
     missing = []
     vm = os.geteuid() == 0
     if not vm:
@@ -59,7 +59,7 @@ def what_can_run() -> Ability:
 
 
 def _rejection_to_bootstrap() -> str:
-    """Why the guest could not be bootstrapped here, if it still must be: as root of a sandbox."""
+    """Why the guest cannot be bootstrapped here, if it is not cached: for example in a sandbox."""
     pins = load_pins()
     if qemu(pins).is_built() and guest_system(pins).is_built():
         return ""

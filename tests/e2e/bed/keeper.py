@@ -1,7 +1,7 @@
-"""A cluster that stays up for a developer: ``make cluster``, ``make cluster-down``.
+"""Cluster that keeps running for a developer: ``make cluster``, ``make cluster-down``.
 
-The cluster belongs to a process in the background (the keeper), exactly as one in a test
-belongs to pytest; whoever ends the keeper ends the cluster, and nothing is left.
+The cluster belongs to a background process (the keeper), just as a test cluster belongs to pytest;
+when the keeper ends, the cluster is removed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _state_file() -> Path:
 
 
 def _state() -> dict[str, Any] | None:
-    """What the keeper says about its cluster; ``None`` when there is no live keeper."""
+    """The keeper's description of its cluster; ``None`` without a running keeper."""
     try:
         state: dict[str, Any] = json.loads(_state_file().read_text())
         command = Path(f"/proc/{state['pid']}/cmdline").read_bytes()
@@ -44,7 +44,7 @@ def _state() -> dict[str, Any] | None:
 
 
 def up(shape: str) -> int:
-    """Start a keeper in the background and wait until its cluster is there."""
+    """Start a keeper in the background and wait until its cluster is ready."""
     state = _state()
     if state is not None:
         print("a cluster is already up")
@@ -92,7 +92,7 @@ def _describe(state: dict[str, Any]) -> int:
 
 
 def down() -> int:
-    """End the keeper and wait until everything is gone."""
+    """Stop the keeper and wait until everything is removed."""
     state = _state()
     if state is None:
         print("no cluster is up")
@@ -105,7 +105,7 @@ def down() -> int:
 
 
 def keep(shape: str) -> int:
-    """Be the keeper: start a cluster, write down how to reach it, wait for SIGTERM."""
+    """Run the keeper: start a cluster, write its address to a file, wait for SIGTERM."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with Run.begin() as run:
         cluster = Cluster(run, load_pins())

@@ -1,7 +1,7 @@
-"""A small client of the Kubernetes API for tests: apply, get, list, delete, watch nothing.
+"""Small client of the Kubernetes API for tests: apply, get, list, delete, without watches.
 
-Tests are patient and ask again (``waiting.wait_for``), so there is no watch and no cache
-here; every answer is what the API server says now.
+Tests poll (``waiting.wait_for``), so there is no watch and no cache; every response is the current
+state of the API server.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Manifest = dict[str, Any]
 
 
 class ApiError(Exception):
-    """The API server rejected; ``status`` is the HTTP status, the text its own message."""
+    """The API server returned an error; ``status`` is the HTTP status, the text its message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}")
@@ -41,7 +41,7 @@ class Api:
         self._kinds: dict[tuple[str, str], tuple[str, bool]] = {}
 
     def as_bearer(self, token: str) -> Api:
-        """The same server as whoever this token belongs to."""
+        """The same server, with the identity of this token."""
         return Api(self._host, self._port, self._authority, None, token)
 
     def raw(
@@ -98,7 +98,7 @@ class Api:
             raise ApiError(404, f"the server has no {kind} in {api_version}") from None
 
     def apply(self, manifests: Iterable[Manifest], namespace: str = "") -> list[Manifest]:
-        """Server-side apply each manifest in order; ``namespace`` is for those that say none."""
+        """Server-side apply each manifest in order; ``namespace`` is the default."""
         query = "?" + urlencode({"fieldManager": "drakit-e2e", "force": "true"})
         applied = []
         for manifest in manifests:
@@ -117,12 +117,12 @@ class Api:
         return created
 
     def get(self, api_version: str, kind: str, name: str, namespace: str = "") -> Manifest:
-        """One object; ``ApiError`` 404 when absent."""
+        """One object; ``ApiError`` 404 if it does not exist."""
         found: Manifest = self.call("GET", self.path(api_version, kind, namespace, name))
         return found
 
     def find(self, api_version: str, kind: str, name: str, namespace: str = "") -> Manifest | None:
-        """One object, or ``None`` when absent."""
+        """One object, or ``None`` if it does not exist."""
         try:
             return self.get(api_version, kind, name, namespace)
         except ApiError as error:
@@ -157,7 +157,7 @@ class Api:
         *,
         grace: int | None = None,
     ) -> None:
-        """Ask for deletion; an absent object is fine. ``grace=0`` is a force delete of a pod."""
+        """Delete an object if it exists. ``grace=0`` is a force delete of a pod."""
         options: Manifest = {"propagationPolicy": "Background"}
         if grace is not None:
             options["gracePeriodSeconds"] = grace

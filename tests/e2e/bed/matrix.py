@@ -1,4 +1,4 @@
-"""``make e2e-full``: everything on the pinned versions, then the suite on the other ones."""
+"""``make e2e-full``: all tests on the default versions, then the suite on the other ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROUNDS: tuple[tuple[dict[str, str], tuple[str, ...]], ...] = (
 
 
 def main() -> int:
-    """Run every round, whatever the earlier ones said; a table at the end."""
+    """Run every configuration, even after failures, and print a table at the end."""
     summary, failed = [], 0
     for choice, options in _ROUNDS:
         title = " ".join([*(f"{key}={value}" for key, value in choice.items()), *options])

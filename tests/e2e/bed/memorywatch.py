@@ -1,9 +1,9 @@
-"""Whether a NUMA node's memory or hugepages are promised to more than it has, asked over and over.
+"""Continuous check that the memory and hugepages of NUMA nodes are not overcommitted.
 
-A thread in the guest's agent adds up what the cgroups of pods promise (``memory.min``,
+A thread in the guest's agent adds up the guarantees in the cgroups of pods (``memory.min``,
 ``hugetlb.2MB.max``) by the NUMA nodes that their containers are bound to, and compares the sums with
-``/sys/devices/system/node``. For every set of nodes, the pods that are bound to nodes of this set only
-must find room in it. A pod that takes pages from a node it is not bound to is noted too.
+``/sys/devices/system/node``. For every set of nodes, the pods that are bound only to nodes of this set
+must fit into it. Pages on a node that the pod is not bound to are reported, too.
 
 Only pods with a container that is bound (``cpuset.mems``) count: those are the ones with claims.
 """
@@ -21,17 +21,17 @@ from .node import Node
 
 @dataclass(frozen=True)
 class MemoryReport:
-    """What was seen since the watch began."""
+    """Observations since the start of the watch."""
 
     looks: int
     violations: tuple[str, ...]
     pods: int
-    """Pods that were seen with promises."""
+    """Pods that were seen with guarantees."""
     most: dict[str, int]
-    """The largest sum that was promised at one moment, by kind, in bytes."""
+    """The largest guaranteed sum at any time, by kind, in bytes."""
 
     def check(self) -> None:
-        """Assert that nothing was promised twice."""
+        """Assert that nothing was guaranteed twice."""
         assert not self.violations, "\n".join(self.violations)
 
 
@@ -42,7 +42,7 @@ class MemoryWatch:
         self._node = node
 
     def report(self) -> MemoryReport:
-        """What was seen so far."""
+        """Observations so far."""
         seen: dict[str, Any] = self._node.python(_REPORT)
         return MemoryReport(**{**seen, "violations": tuple(seen["violations"])})
 
@@ -106,7 +106,7 @@ def pods(directory):
 def amount(text):
     return 0 if text.strip() == "max" else int(text)
 
-def promise(pod):
+def guarantees(pod):
     bound = frozenset()
     for entry in os.scandir(pod):
         if entry.is_dir(follow_symlinks=False) and re.fullmatch(pattern, entry.name):
@@ -122,7 +122,7 @@ def promise(pod):
 
 def look_at(pod):
     try:
-        return promise(pod)
+        return guarantees(pod)
     except (OSError, IndexError):
         return None  # it ended under our eyes
 
@@ -145,7 +145,7 @@ def judge(seen):
             # Files are read one after the other: it counts if all is still so.
             if total > limit and still(inside):
                 names = ", ".join(sorted(os.path.basename(pod) for pod in inside))
-                note(f"nodes {sorted(group)} have {limit} bytes of {kind}, {total} are promised to {names}")
+                note(f"nodes {sorted(group)} have {limit} bytes of {kind}, {total} are guaranteed to {names}")
     for pod, (bound, _, there) in seen.items():
         if there - bound:
             note(f"{os.path.basename(pod)} is bound to nodes {sorted(bound)}, has pages of {sorted(there)}")

@@ -1,4 +1,4 @@
-"""A node: an emulated machine with the harness's hand in it."""
+"""Node of the test cluster: an emulated machine with an agent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _numbers = itertools.cycle(NETWORK_NUMBERS)
 
 @dataclass(frozen=True, slots=True)
 class GuestProcess:
-    """A program started in the guest that runs in the background."""
+    """A background program in the guest."""
 
     node: Node
     name: str
@@ -60,22 +60,22 @@ class GuestProcess:
         wait_for(f"{self.name} in {self.node.name} to be gone", lambda: not self.alive())
 
     def log(self) -> str:
-        """All it has printed so far, over all its starts under this name."""
+        """Its output so far, over all starts under this name."""
         return self.node.read(f"/var/log/{self.name}.log")
 
 
 class Node:
-    """One machine of the bed: commands, files, services, power, cgroups."""
+    """A machine of the test cluster: commands, files, services, power, cgroups."""
 
     def __init__(
         self, run: Run, pins: Pins, name: str, shape: Shape, plane: ControlPlane | None
     ) -> None:
-        """Prepare the disks; ``plane`` makes it a node of that cluster, ``None`` a lone runtime."""
+        """Prepare the disks; ``plane`` is its cluster, ``None`` for a runtime without a kubelet."""
         self.name, self.shape = name, shape
         self.guest = guest_of(pins)
         self._run = run
         self.runtime = runtime_of(pins)
-        self._cgroups: dict[str, str] = {}  # a container's never changes, and looking is slow
+        self._cgroups: dict[str, str] = {}  # constant for a container, and slow to find
         self._images, self._loading = set[Path](), threading.Lock()
         self.network = Network(next(_numbers), free_port(), free_port())
         self._agent = GuestAgent(self.network.agent_port, secrets.token_hex(16))
@@ -89,16 +89,16 @@ class Node:
     # Power ------------------------------------------------------------------------------
 
     def power_on(self) -> None:
-        """Switch on and wait until commands can be run."""
+        """Start and wait until commands can be run."""
         self.switch_on()
         self.wait_until_up()
 
     def switch_on(self) -> None:
-        """Switch on and let it boot."""
+        """Start without waiting."""
         self._emulator.power_on()
 
     def wait_until_up(self) -> None:
-        """Wait until the agent answers."""
+        """Wait until the agent responds."""
 
         def answers() -> bool:
             try:
@@ -110,7 +110,7 @@ class Node:
         wait_for(f"{self.name} to boot", answers, limit=_BOOT_LIMIT, alive=self.check)
 
     def cut_power(self) -> None:
-        """A power failure: the machine is off at once, the disk stays as it is."""
+        """Power failure: the machine stops immediately, the disk keeps its content."""
         self._emulator.cut_power()
 
     def reboot(self) -> None:
@@ -120,15 +120,15 @@ class Node:
         self.power_on()
 
     def address(self) -> dict[str, Any]:
-        """How another process reaches the agent: the arguments of ``GuestAgent``."""
+        """The arguments of ``GuestAgent`` for another process."""
         return {"port": self._agent.port, "token": self._agent.token}
 
     def check(self) -> None:
-        """Raise ``EmulatorDiedError`` when the machine is dead through no fault of a driver."""
+        """Raise ``EmulatorDiedError`` if the machine has died, which is not an error of the driver."""
         self._emulator.check()
 
     def console(self) -> str:
-        """What the guest has printed on its console since it was switched on."""
+        """The console output of the guest since it was started."""
         return self._emulator.console_text()
 
     # Commands and files -----------------------------------------------------------------
@@ -149,12 +149,12 @@ class Node:
     def try_run(
         self, command: str | Sequence[str], timeout: float = 120.0, given: bytes = b""
     ) -> Done:
-        """Run a command that may fail; status, output and errors come back."""
+        """Run a command that may fail; return status, output and errors."""
         argv = ["sh", "-c", command] if isinstance(command, str) else list(command)
         return self._agent.run(argv, timeout, given)
 
     def python(self, source: str, timeout: float = 120.0, **arguments: object) -> Any:
-        """Run Python in the guest without starting an interpreter; ``result`` comes back."""
+        """Run Python in the guest without starting an interpreter; return ``result``."""
         return self._agent.python(source, timeout, **arguments)
 
     def read(self, path: str) -> str:
@@ -184,7 +184,7 @@ class Node:
     def load_image(self, archive: Path) -> None:
         """Import an image archive (OCI or docker) into the runtime, for pods that never pull.
 
-        Once for each archive, whoever asks, and in whatever thread.
+        Each archive is imported once, from any caller and thread.
         """
         with self._loading:
             if archive not in self._images:
@@ -194,7 +194,7 @@ class Node:
                 self._images.add(archive)
 
     def tag_image(self, name: str, others: Sequence[str]) -> None:
-        """Give an image of the runtime other names, too."""
+        """Add names to an image of the runtime."""
         self.run(self.runtime.tag_command(name, others))
 
     def spawn(
@@ -208,7 +208,7 @@ class Node:
 
     @contextmanager
     def forward(self, remote: str) -> Iterator[Path]:
-        """A unix socket here that reaches the unix socket ``remote`` of the guest."""
+        """Forward the Unix socket ``remote`` of the guest to a Unix socket on this machine."""
         local = self._run.directory / f"{secrets.token_hex(4)}.sock"
         forwarder = Forwarder(self._agent, remote, local)
         try:
@@ -219,7 +219,7 @@ class Node:
     # Services ---------------------------------------------------------------------------
 
     def start_service(self, name: str) -> None:
-        """Start ``runtime`` (whichever the node has) or ``kubelet``; running already is fine."""
+        """Start ``runtime`` (containerd or CRI-O) or ``kubelet`` unless it is running."""
         self._service("start", name)
 
     def stop_service(self, name: str) -> None:
@@ -227,15 +227,15 @@ class Node:
         self._service("stop", name)
 
     def kill_service(self, name: str) -> None:
-        """End a service with ``kill -9``.
+        """Stop a service with ``kill -9``.
 
-        With systemd its unit starts it again a little later, as in production, or ``start_service`` at once.
-        Without systemd nobody starts it again but the test.
+        With systemd its unit restarts it a little later, as in production, or ``start_service`` immediately.
+        Without systemd only the test restarts it.
         """
         self._service("kill", name)
 
     def restart_service(self, name: str) -> None:
-        """Stop and start a service; for the runtime, wait until it answers again."""
+        """Stop and start a service; wait until the runtime responds again."""
         self._service("restart", name)
         if name == "runtime":
             self.wait_for_runtime()
@@ -244,7 +244,7 @@ class Node:
         self.run(["/bed/service", verb, self.runtime.service if name == "runtime" else name])
 
     def wait_for_runtime(self) -> None:
-        """Wait until the runtime answers and the test image is there."""
+        """Wait until the runtime responds and has the test image."""
 
         def ready() -> bool:
             done = self.try_run(f"test -e {IMAGE_STAMP} && {self.runtime.answers_command()}", 60)
@@ -255,7 +255,7 @@ class Node:
         what = f"{self.runtime.service} of {self.name}"
         wait_for(what, ready, limit=240, pause=1, alive=self.check)
 
-    # Containers, as the kernel sees them ------------------------------------------------
+    # Kernel state of containers --------------------------------------------------------
 
     def container_cgroup(self, container_id: str) -> str:
         """The cgroup directory of a running container."""
@@ -271,11 +271,11 @@ class Node:
         return self.read(f"{self.container_cgroup(container_id)}/{file}").strip()
 
     def effective_cpus(self, container_id: str) -> frozenset[int]:
-        """The CPUs the kernel lets a container run on."""
+        """The CPUs on which the kernel allows a container to run."""
         return frozenset(parse_cpus(self.cgroup_file(container_id, "cpuset.cpus.effective")))
 
     def effective_mems(self, container_id: str) -> frozenset[int]:
-        """The NUMA nodes the kernel lets a container allocate from."""
+        """The NUMA nodes from which the kernel allows a container to allocate."""
         return frozenset(parse_cpus(self.cgroup_file(container_id, "cpuset.mems.effective")))
 
     def pids(self, container_id: str) -> list[int]:
@@ -290,9 +290,9 @@ class Node:
         raise GuestError(f"{self.name}: /proc/{pid}/status has no Cpus_allowed_list")
 
     def last_cpus(self, pid: int, samples: int = 40, gap: float = 0.015) -> frozenset[int]:
-        """Where a busy process really runs: its last CPU, looked at ``samples`` times.
+        """The CPUs on which a busy process runs: its last CPU, sampled ``samples`` times.
 
-        By default for some turns of ``cpu.BUSY``, which wakes up five times a second.
+        The default covers several iterations of ``cpu.BUSY``, which wakes up five times a second.
         """
         limit = 60 + samples * (gap + 0.1)
         seen = self.python(_SAMPLE, limit, pid=pid, samples=samples, gap=gap)
@@ -303,7 +303,7 @@ class Node:
         return wait_for(f"{self.name}: {why}", condition, limit=limit, alive=self.check)
 
     def collect(self, folder: Path) -> None:
-        """Write what helps to understand a failure into ``folder``."""
+        """Write logs and state to ``folder``, for the analysis of a failure."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "console.log").write_text(self.console())
         try:
@@ -334,7 +334,7 @@ for directory, names, _ in os.walk(top):
         if found and found[1] == container:
             result = os.path.join(directory, name)
 """
-# Field 39 of /proc/PID/stat is the CPU last run on; the name field may hold spaces.
+# Field 39 of /proc/PID/stat is the CPU last run on; the name field may contain spaces.
 _SAMPLE = """
 import time
 seen = set()

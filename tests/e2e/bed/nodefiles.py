@@ -1,4 +1,4 @@
-"""The files that make a guest this node and no other, written to a small disk of its own."""
+"""Node-specific files of a guest, written to a small separate disk."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .kubeconfig import with_certificate
 from .pins import Pins
 from .runtimes import runtime_of
 
-# What both have in common: a crash is followed by a start, however often tests make one; logs go where they
-# are without systemd. The daemons keep to the first core: on all CPUs their threads interrupt each other, and
-# here every interrupt of another CPU waits until the emulator's host has a core for it.
+# Common to both: restart after every crash, without a limit; logs in the same place as without systemd.
+# The daemons run on the first core: on all CPUs their threads would interrupt each other, and under the
+# emulator every interrupt of another CPU waits for a core of the host.
 _UNIT = """
 [Unit]
 Description={name} of the test bed
@@ -31,7 +31,7 @@ StandardOutput=append:/var/log/{name}.log
 StandardError=append:/var/log/{name}.log
 AllowedCPUs=0-1
 """
-# As the runtime's upstream unit: it may arrange its own cgroups, and the shims of containers survive it.
+# As in the runtime's upstream unit: it manages its own cgroups, and the shims of containers survive it.
 _RUNTIME_UNIT = """
 Type=notify
 Delegate=yes
@@ -96,7 +96,7 @@ class NodeFiles:
             "type": "bridge",
             "bridge": "cni0",
             "isGateway": True,
-            # The address translation is one rule of the guest's init, not ten iptables per pod.
+            # Address translation is one rule of the guest's init instead of ten iptables rules per pod.
             "ipMasq": False,
             "ipam": {
                 "type": "host-local",
@@ -142,7 +142,7 @@ def _kubelet_configuration(cgroup_driver: str) -> dict[str, object]:
         "cgroupDriver": cgroup_driver,
         "failSwapOn": False,
         "resolvConf": "",
-        # Nobody answers there; without it every pod gets a warning event.
+        # There is no server; without the address every pod gets a warning event.
         "clusterDNS": ["10.96.0.10"],
         "clusterDomain": "cluster.local",
         "cpuManagerPolicy": "none",

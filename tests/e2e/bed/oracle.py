@@ -1,8 +1,8 @@
-"""The real scheduler as an oracle, without any node: etcd, kube-apiserver, kube-scheduler.
+"""Real scheduler as an oracle, without nodes: etcd, kube-apiserver, kube-scheduler.
 
-``with Oracle() as oracle`` gives an API server in which Nodes, ResourceSlices,
-DeviceClasses, claims and pods are made by hand; the scheduler answers by binding the pod
-and writing the claim's allocation, or by the message of the PodScheduled condition.
+``with Oracle() as oracle`` starts an API server in which tests create Nodes, ResourceSlices,
+DeviceClasses, claims and pods; the scheduler responds by binding the pod and writing the
+claim's allocation, or with the message of the PodScheduled condition.
 Needs Go (once, to build) and openssl; no root, no VM.
 """
 
@@ -24,19 +24,19 @@ from .waiting import NotYetError, wait_for
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the scheduler did with one pod."""
+    """Decision of the scheduler about one pod."""
 
     node: str
     message: str
 
     @property
     def scheduled(self) -> bool:
-        """True when the pod got a node."""
+        """True if the pod was bound to a node."""
         return bool(self.node)
 
 
 class Oracle:
-    """A context manager: the scheduler is there inside, gone without a trace outside."""
+    """A context manager with a running scheduler; everything is removed afterwards."""
 
     def __init__(self) -> None:
         self._run: Run | None = None
@@ -94,7 +94,7 @@ class Oracle:
         return self.plane.keys.admin.key
 
     def add_node(self, name: str, labels: dict[str, str] | None = None, **allocatable: str) -> None:
-        """Make a Ready node by hand; resources default to 64 CPUs, 256Gi, 500 pods."""
+        """Create a Ready node; resources default to 64 CPUs, 256Gi, 500 pods."""
         resources = {"cpu": "64", "memory": "256Gi", "pods": "500", **allocatable}
         metadata = {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}}
         self.api.create({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
@@ -110,14 +110,14 @@ class Oracle:
     def set_status(
         self, api_version: str, kind: str, name: str, status: dict[str, Any], namespace: str = ""
     ) -> Manifest:
-        """Merge into an object's status, for instance the allocation of a claim made by hand."""
+        """Merge into an object's status, for example the allocation of a claim."""
         path = self.api.path(api_version, kind, namespace, name) + "/status"
         merge = "application/merge-patch+json"
         result: Manifest = self.api.call("PATCH", path, {"status": status}, content_type=merge)
         return result
 
     def answer(self, pod: str, namespace: str = "default", limit: float = 60.0) -> Answer:
-        """Wait until the scheduler has bound the pod or said why it cannot."""
+        """Wait until the scheduler has bound the pod or reported why it cannot."""
 
         def decided() -> Answer:
             found = self.api.get("v1", "Pod", pod, namespace)
@@ -148,7 +148,7 @@ class Oracle:
 
 
 def main() -> int:
-    """Keep an oracle up until Ctrl-C, and say how to reach it."""
+    """Run an oracle until Ctrl-C and print its address."""
     begin = time.monotonic()
     with Oracle() as oracle:
         print(f"ready after {time.monotonic() - begin:.1f} s", flush=True)

@@ -1,4 +1,4 @@
-"""What the guest gets besides Debian: the Go programs on a disk of their own, read-only."""
+"""Payload disk of the guest: the Go programs, read-only."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Payload(Artifact):
     name: str = "payload"
 
     def recipe(self) -> dict[str, Any]:
-        """The programs' own recipes and the text of the guest files."""
+        """The recipes of the programs and the content of the guest files."""
         return {
             "programs": [program.directory().name for program in self.programs],
             "files": {name: (HERE / "guest" / name).read_text() for name in _GUEST_FILES},
@@ -56,7 +56,7 @@ class Payload(Artifact):
 
 
 def payload(pins: Pins, kubelet: Program | None) -> Payload:
-    """The payload for these pins; a node tier without Go has neither kubelet nor our containerd."""
+    """The payload for these pins; a node tier without Go has no kubelet and Debian's containerd."""
     programs = tuple(runtime_programs(pins).values())
     version = f"crio-{pins.crio}" if pins.is_crio else f"containerd-{pins.containerd}"
     if kubelet is not None:

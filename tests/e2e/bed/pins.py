@@ -1,4 +1,4 @@
-"""Which versions the bed is made of: ``versions.toml``, with the choices of the environment."""
+"""Versions of the test cluster: ``versions.toml``, with choices from the environment."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Pins:
 
     @property
     def old_nri(self) -> bool:
-        """True when the runtime takes no pushed updates and reports no CDI device names."""
+        """True if the runtime neither accepts pushed updates nor reports CDI device names."""
         return self.is_crio or self.containerd_is_debians
 
 

@@ -1,9 +1,9 @@
-"""Processes and files of one run, which never outlive it.
+"""Processes and files of one run, removed with it.
 
 Every child asks the kernel to be killed when this process dies (``PR_SET_PDEATHSIG``), so
 not even ``kill -9`` of pytest leaves an emulator or an etcd behind. The run's directory is
-removed by a small watcher process that notices the end of a pipe; a directory that lost
-its watcher too is removed by the next run, which finds its lock free.
+removed by a small watcher process that detects the end of a pipe; a directory without a
+watcher is removed by the next run, which finds its lock free.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .cache import cache_root
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
-# Run by a process of its own: waits until every holder of the pipe is gone.
+# Runs in a separate process: waits until every holder of the pipe is gone.
 _WATCHER = """
 import os, shutil, sys, time
 os.read(0, 1)
@@ -43,7 +43,7 @@ for _ in range(50):
 
 
 class ProcessDiedError(RuntimeError):
-    """A process of the bed ended although nobody asked it to; the message has its last words."""
+    """A process of the test cluster exited unexpectedly; the message has the end of its log."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Child:
         return self.process.poll() is None
 
     def check(self) -> None:
-        """Raise ``ProcessDiedError`` with the end of the log when the program has ended."""
+        """Raise ``ProcessDiedError`` with the end of the log if the program has exited."""
         if not self.alive():
             raise ProcessDiedError(
                 f"{self.name} ended with status {self.process.returncode}; {self.log}:\n"
@@ -71,7 +71,7 @@ class Child:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def stop(self, grace: float = 10.0) -> None:
-        """Ask the program to end, insist after ``grace`` seconds, wait for it."""
+        """Terminate the program, kill it after ``grace`` seconds, and wait for it."""
         if self.alive():
             self.process.terminate()
             try:
@@ -81,7 +81,7 @@ class Child:
         self.process.wait()
 
     def kill(self) -> None:
-        """End the program as a crash would, and wait for it."""
+        """Kill the program and wait for it."""
         self.process.kill()
         self.process.wait()
 
@@ -101,7 +101,7 @@ class Run:
 
     @classmethod
     def begin(cls) -> Run:
-        """Make a fresh run directory and its watcher; remove what dead runs have left."""
+        """Create a run directory and its watcher; remove the directories of dead runs."""
         parent = cache_root() / "runs"
         parent.mkdir(exist_ok=True)
         _sweep(parent)
@@ -125,7 +125,7 @@ class Run:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> Child:
-        """Start a program that dies with us; its output is appended to ``<name>.log``.
+        """Start a program that dies with this process; its output is appended to ``<name>.log``.
 
         The kernel ties the child to the *thread* that started it: main thread only.
         """
@@ -195,7 +195,7 @@ def _sweep(parent: Path) -> None:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody listens on right now."""
+    """A free TCP port of the loopback interface."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Lines that tell a waiting person what happens and for how long."""
+"""Progress lines for long builds."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _HEARTBEAT_SECONDS = 30.0
 
 
 def say(message: str) -> None:
-    """Print one progress line with the time since this process began."""
+    """Print one progress line with the time since the start of this process."""
     elapsed = time.monotonic() - _BEGIN
     print(f"[e2e {int(elapsed) // 60:2d}:{int(elapsed) % 60:02d}] {message}", flush=True)
 
 
 class StepError(RuntimeError):
-    """A build step failed; the message carries the end of its output."""
+    """A build step failed; the message has the end of its output."""
 
 
 def run_step(
@@ -64,5 +64,5 @@ def _last_line(log: Path) -> str:
 
 
 def warn(message: str) -> None:
-    """Print a line that must not be overlooked."""
+    """Print an important line."""
     print(f"[e2e] {message}", file=sys.stderr, flush=True)

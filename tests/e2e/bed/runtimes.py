@@ -1,7 +1,7 @@
-"""The container runtime of a node: containerd or CRI-O, and where each of them differs.
+"""Container runtime of a node: containerd or CRI-O, and their differences.
 
-Which one a node has is orthogonal to how its programs are started: a runtime says what its service
-runs, where it listens and how an image gets into it, and nothing about process 1 of the guest.
+The runtime is independent of how programs are started: it defines what its service runs, where it
+listens and how an image is loaded, but not process 1 of the guest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .busybox import IMAGE, SANDBOX_IMAGE
 from .guest import guest_of
 from .pins import HERE, Pins
 
-# The image is there before the first pod can ask for it.
+# The image is loaded before the first pod can use it.
 IMAGE_STAMP = "/var/lib/bed-image"
 _PREPARE = """
 mkdir -p /etc/cni/net.d /etc/cdi /var/run/cdi
@@ -40,16 +40,16 @@ exec crio --config /bed-node/crio.conf
 
 
 class NodeRuntime(ABC):
-    """What the bed must know of a container runtime."""
+    """A container runtime, as the test cluster needs it."""
 
     service: str
     """The name of its service, and of its log in ``/var/log``."""
     socket: str
-    """Where it serves the CRI, as the kubelet is configured."""
+    """Its CRI endpoint, as configured in the kubelet."""
 
     @abstractmethod
     def script(self) -> str:
-        """The shell script that becomes the runtime."""
+        """The shell script that executes the runtime."""
 
     @abstractmethod
     def write_configuration(self, tree: Path) -> None:
@@ -57,11 +57,11 @@ class NodeRuntime(ABC):
 
     @abstractmethod
     def import_command(self, path: str, archive: Path) -> str:
-        """The command that loads ``archive``, which lies at ``path`` in the guest."""
+        """The command that loads ``archive`` from ``path`` in the guest."""
 
     @abstractmethod
     def tag_command(self, name: str, others: Sequence[str]) -> str:
-        """The command that gives an image which is there other names, too."""
+        """The command that adds names to a loaded image."""
 
     @abstractmethod
     def answers_command(self) -> str:
@@ -69,7 +69,7 @@ class NodeRuntime(ABC):
 
 
 class Containerd(NodeRuntime):
-    """containerd 2 as built, or the guest distribution's own 1.7."""
+    """containerd 2 as built, or 1.7 of the guest's distribution."""
 
     service = "containerd"
     socket = "/run/containerd/containerd.sock"
@@ -79,7 +79,7 @@ class Containerd(NodeRuntime):
         self._systemd = guest_of(pins).systemd
 
     def script(self) -> str:
-        """Import the test image in the background and become containerd."""
+        """Import the test image in the background and execute containerd."""
         return _PREPARE + _CONTAINERD.format(stamp=IMAGE_STAMP)
 
     def write_configuration(self, tree: Path) -> None:
@@ -89,20 +89,20 @@ class Containerd(NodeRuntime):
         (tree / "containerd.toml").write_text(text)
 
     def import_command(self, path: str, archive: Path) -> str:
-        """By containerd's own client."""
+        """Uses containerd's client."""
         return f"ctr -n k8s.io images import {shlex.quote(path)}"
 
     def tag_command(self, name: str, others: Sequence[str]) -> str:
-        """By containerd's own client."""
+        """Uses containerd's client."""
         return shlex.join(["ctr", "-n", "k8s.io", "images", "tag", "--force", name, *others])
 
     def answers_command(self) -> str:
-        """Its own client gets an answer."""
+        """Its client gets a response."""
         return "ctr -n k8s.io version"
 
 
 class Crio(NodeRuntime):
-    """CRI-O, which keeps images in a storage shared with other programs, and has no client of its own."""
+    """CRI-O, which stores images in a storage shared with other programs and has no client."""
 
     service = "crio"
     socket = "/var/run/crio/crio.sock"
@@ -112,7 +112,7 @@ class Crio(NodeRuntime):
         self._guest = guest_of(pins)
 
     def script(self) -> str:
-        """Load the test image and become CRI-O."""
+        """Load the test image and execute CRI-O."""
         load = _copies("/bed/image.tar", [IMAGE, SANDBOX_IMAGE])
         return _PREPARE + _CRIO.format(stamp=IMAGE_STAMP, load=load)
 
@@ -120,12 +120,12 @@ class Crio(NodeRuntime):
         """``crio.conf``."""
         text = (HERE / "guest" / "crio.conf").read_text()
         text = text.replace("@CGROUP_DRIVER@", self._guest.cgroup_driver)
-        # Where conmon goes: into a scope of its own with systemd, elsewhere it stays with CRI-O.
+        # The cgroup of conmon: a separate scope with systemd, otherwise that of CRI-O.
         text = text.replace("@MONITOR@", "system.slice" if self._guest.systemd else "pod")
         (tree / "crio.conf").write_text(text)
 
     def import_command(self, path: str, archive: Path) -> str:
-        """By skopeo, under every name the archive gives its image."""
+        """Uses skopeo, for every name of the image in the archive."""
         with tarfile.open(archive) as files:
             member = files.extractfile("manifest.json")
             assert member is not None
@@ -133,11 +133,11 @@ class Crio(NodeRuntime):
         return _copies(path, names)
 
     def tag_command(self, name: str, others: Sequence[str]) -> str:
-        """A copy in the storage shares everything but the name."""
+        """A copy in the storage shares everything except the name."""
         return " && ".join(_copy(f"containers-storage:{name}", other) for other in others)
 
     def answers_command(self) -> str:
-        """CRI-O asks itself over its socket."""
+        """Uses CRI-O's status command on its socket."""
         return f"crio status --socket={self.socket} info"
 
 

@@ -20,7 +20,7 @@ class NumaNode:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a guest looks like."""
+    """CPUs and memory of a guest."""
 
     name: str
     sockets: int
@@ -61,7 +61,7 @@ class Shape:
 
     def qemu_arguments(self) -> list[str]:
         """Machine, CPUs and memory on QEMU's command line."""
-        # With one L3 per socket QEMU's own default is right; `smp-cache` moves it to the core.
+        # QEMU's default is one L3 per socket; `smp-cache` moves it to the core.
         machine = (
             "pc"
             if self.l3 == "socket"
@@ -98,7 +98,7 @@ def load_shapes() -> dict[str, Shape]:
 
 
 def parse_cpus(text: str) -> tuple[int, ...]:
-    """The kernel's list format, ``0-3,8``, as numbers; empty text is no CPU."""
+    """Parse the kernel's list format, ``0-3,8``; the empty string is the empty set."""
     cpus: list[int] = []
     for part in text.strip().split(","):
         if part:

@@ -1,9 +1,9 @@
-"""A disk that forgets, when the power fails, whatever it was not told to flush.
+"""Simulated disk that loses all writes that were not flushed when the power fails.
 
-It is served to the emulator over NBD, by a thread of this process. Writes are kept in memory; only a flush
+It is served to the emulator through NBD, by a thread of this process. Writes are kept in memory; only a flush
 (or a write with FUA, for itself) makes them durable. A power cut discards the rest, or keeps an arbitrary
-part of it, as the cache of a real disk may have written anything in any order. :meth:`VolatileDisk.after_cut`
-tells what a cut at this very moment would leave, without one: so many moments can be looked at in one life.
+part of it, because the cache of a real disk may write in any order. :meth:`VolatileDisk.after_cut` computes
+the state after a power cut at this moment, so that many states can be tested without a reboot.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _READ, _WRITE, _DISCONNECT, _FLUSH = 0, 1, 2, 3
 _FUA = 1
 _EINVAL = 22
 _SECTOR = 4096
-"""What the disk writes as a whole: nothing smaller is torn, as in disks with sectors of 4 KiB."""
+"""The unit of an atomic write, as in disks with sectors of 4 KiB."""
 
 
 class VolatileDisk:
@@ -41,7 +41,7 @@ class VolatileDisk:
         self.path = path
         self.flushes = 0
         self.observer: Callable[[], None] | None = None
-        """Called after every write and flush, before it is answered; may look, and may cut the power."""
+        """Called after every write and flush, before the response; may read the state and cut the power."""
         self._durable = bytearray(content)
         self._current = bytearray(content)
         self._pending: list[tuple[int, bytes, bool]] = []
@@ -71,15 +71,15 @@ class VolatileDisk:
     # -- power -------------------------------------------------------------------------------------
 
     def after_cut(self, dice: random.Random | None = None) -> bytes:
-        """What would be left if the power failed now.
+        """The content after a power cut at this moment.
 
-        Without *dice* nothing that was not flushed; with them an arbitrary part, sector by sector.
+        Without *dice*, only flushed writes are kept; with it, also an arbitrary part of the rest.
         """
         with self._lock:
             return self._left(dice)
 
     def cut(self, dice: random.Random | None = None) -> None:
-        """The power fails: what was not flushed is lost, nobody is answered any more."""
+        """Cut the power: unflushed writes are lost, and requests are no longer answered."""
         with self._lock:
             left = self._left(dice)
             self._durable, self._current = bytearray(left), bytearray(left)
@@ -88,7 +88,7 @@ class VolatileDisk:
         self._disconnect()
 
     def switch_on(self) -> None:
-        """The power is back."""
+        """Restore the power."""
         with self._lock:
             self._on = True
 
@@ -134,7 +134,7 @@ class VolatileDisk:
             self._connections.discard(connection)
 
     def _greet(self, connection: socket.socket) -> bool:
-        """Agree on the export; says whether the client stays."""
+        """Negotiate the export; return whether the client stays."""
         flags = _FIXED_NEWSTYLE | _NO_ZEROES
         connection.sendall(struct.pack(">QQH", _MAGIC, _OPTION_MAGIC, flags))
         (client,) = struct.unpack(">I", _receive(connection, 4))
@@ -155,7 +155,7 @@ class VolatileDisk:
             _reply(connection, option, _REP_UNSUPPORTED)
 
     def _answer(self, connection: socket.socket) -> bool:
-        """Serve one request; says whether there may be more."""
+        """Serve one request; return whether there may be more."""
         head = _receive(connection, 28)
         _, flags, kind, cookie, offset, length = struct.unpack(">IHHQQI", head)
         data = _receive(connection, length) if kind == _WRITE else b""
@@ -194,7 +194,7 @@ class VolatileDisk:
 
 
 def _sectors(offset: int, data: bytes) -> Iterator[tuple[int, bytes]]:
-    """A write in parts that do not cross from one sector into the next."""
+    """Split a write at sector boundaries."""
     at = offset
     while at < offset + len(data):
         end = min((at // _SECTOR + 1) * _SECTOR, offset + len(data))
@@ -242,7 +242,7 @@ def mount(node: Node, where: str = "/volatile") -> None:
 
 @contextlib.contextmanager
 def attached(node: Node, disk: VolatileDisk) -> Iterator[None]:
-    """Inside, the node has the disk whenever it is switched on; it must be off now, and afterwards."""
+    """Attach the disk to the node, which must be off at the beginning and the end."""
     emulator = node._emulator
     plain = emulator._command
     emulator._command = lambda: [*plain(), *disk.qemu_arguments()]  # type: ignore[method-assign]

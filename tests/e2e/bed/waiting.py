@@ -1,4 +1,4 @@
-"""Waiting for conditions: generous limits, and the reason when it takes too long."""
+"""Polling for conditions, with generous timeouts and a reason on failure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class NotYetError(Exception):
-    """The condition does not hold yet; the message says what is seen instead."""
+    """The condition is not met yet; the message is the observed state."""
 
 
 def wait_for(
@@ -21,11 +21,11 @@ def wait_for(
     pause: float = 0.3,
     alive: Callable[[], None] = lambda: None,
 ) -> T:
-    """Call ``condition`` until it returns without ``NotYetError`` and hand back its value.
+    """Call ``condition`` until it returns without ``NotYetError`` and return its value.
 
-    A condition that returns ``False`` or ``None`` counts as not yet. ``alive`` may raise to
-    end the wait at once (a program the condition depends on has died). Raises
-    ``TimeoutError`` saying what was waited for, how long, and what was seen last.
+    ``False`` and ``None`` mean not yet. ``alive`` may raise to end the wait immediately (a program
+    that the condition depends on has died). Raises ``TimeoutError`` with the purpose, the duration
+    and the last observed state.
     """
     begin = time.monotonic()
     seen = "nothing yet"

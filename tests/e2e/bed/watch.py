@@ -1,15 +1,15 @@
-"""Who owns which CPU, asked of the node's kernel over and over: not of anybody's books.
+"""Continuous check of CPU ownership, from the kernel state of a node.
 
-A thread in the guest's agent looks at the cgroup of every container that says what it is
-(``BED_ROLE`` and ``BED_CPUS`` in its environment, see :func:`watched`) and keeps what must never
-be: one CPU owned by two pods, an owner with more or fewer CPUs than it was promised, a container
-of the shared pool on an owner's CPU, an owner that is not pinned at all.
+A thread in the guest's agent reads the cgroup of every container with a role (``BED_ROLE`` and
+``BED_CPUS`` in its environment, see :func:`watched`) and records violations: one CPU owned by two
+pods, an owner with more or fewer CPUs than claimed, a container of the shared pool on an owner's
+CPU, an owner that is not pinned.
 
-Files are read one after the other, so what looks like an overlap may be two moments. It counts only
-if the first container of the two is still there, unchanged, after the second was read.
+Files are read one after the other, so an apparent overlap may be two states in time. It is a violation
+only if the first of the two containers still exists, unchanged, after the second was read.
 
-Every reading, every checkpoint file and the driver's absences can be written to a record, too, which
-``tests.history.checker`` judges by its own rules: see :func:`watching`.
+Every reading, every checkpoint file and the downtimes of the driver can also be written to a record,
+which ``tests.history.checker`` verifies independently: see :func:`watching`.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ CHECKPOINTS = "/var/lib/kubelet/plugins"
 
 @dataclass(frozen=True)
 class Report:
-    """What was seen since the watch began."""
+    """Observations since the start of the watch."""
 
     looks: int
     violations: tuple[str, ...]
     owners: dict[str, str] = field(repr=False)
     """Every container of an owner, by id, and the CPUs it was seen with."""
     unpinned_while_away: int = 0
-    """Owners seen without CPUs of their own because the driver was away, which is allowed."""
+    """Owners seen without exclusive CPUs while the driver was down, which is allowed."""
 
     def check(self) -> None:
-        """Assert that nothing happened that must never be."""
+        """Assert that there was no violation."""
         assert not self.violations, "\n".join(self.violations)
 
 
@@ -57,14 +57,14 @@ class Watch:
         self._told = {"kernel": 0, "driver": 0}
 
     def report(self) -> Report:
-        """What was seen so far."""
+        """Observations so far."""
         seen: dict[str, Any] = self._node.python(_REPORT)
         self._keep(seen.pop("events"))
         return Report(**{**seen, "violations": tuple(seen["violations"])})
 
     @contextmanager
     def driver_away(self) -> Iterator[None]:
-        """Inside, the driver is away: who starts now is pinned when it is back, not before."""
+        """Mark that the driver is down: containers that start now are pinned after its return."""
         self._node.python(_AWAY, away=True)
         try:
             yield
@@ -76,7 +76,7 @@ class Watch:
         self._keep(self._node.python(_STOP))
 
     def _keep(self, events: dict[str, list[dict[str, Any]]]) -> None:
-        """Append what the guest has told since the last time to the record."""
+        """Append the guest's new observations to the record."""
         if self._record is None:
             return
         with self._record.open("a", encoding="utf-8") as file:
@@ -91,10 +91,10 @@ class Watch:
 def watching(
     node: Node, below: str = "", record: Path | None = None, checkpoints: str = CHECKPOINTS
 ) -> Iterator[Watch]:
-    """Watch the containers of the cgroups ``below``; whoever is not yet there is noticed later.
+    """Watch the containers of the cgroups ``below``, including future ones.
 
     By default those of the kubelet's pods; ``Guest.node_tier_pods`` has those of the node tier.
-    All that is seen goes to the file *record*, which is complete after the block: see :func:`judged`.
+    All observations are written to the file *record*, which is complete after the block: see :func:`judged`.
     *checkpoints* is the directory of the kubelet's plugins.
     """
     node.python(
@@ -112,7 +112,7 @@ def watching(
 
 
 def record_file(name: str) -> Path:
-    """A fresh file among the artifacts for the record of the test *name*; it is kept in any case."""
+    """A new file in the artifacts for the record of the test *name*; it is always kept."""
     path = (
         REPOSITORY
         / "build/e2e-artifacts/history"
@@ -124,18 +124,18 @@ def record_file(name: str) -> Path:
 
 
 def judged(record: Path) -> checker.Report:
-    """What the history checker says about a record, which stays where it is."""
+    """Result of the history checker for a record, which is kept."""
     with record.open(encoding="utf-8") as file:
         return checker.judge(file)
 
 
 def role(which: Role, cpus: int = 0) -> dict[str, str]:
-    """The environment by which the watch knows a container; ``cpus`` is what an owner must have."""
+    """The environment that gives a container its role; ``cpus`` is the number of an owner's CPUs."""
     return {"BED_ROLE": which, "BED_CPUS": str(cpus)}
 
 
 def watched(pod: Manifest, which: Role, cpus: int = 0) -> Manifest:
-    """The same pod, each of whose containers the watch takes for an owner of so many CPUs (or not)."""
+    """The same pod, with the role of an owner of this many CPUs (or none) for each container."""
     variables = [{"name": name, "value": value} for name, value in role(which, cpus).items()]
     spec = pod["spec"]
     containers = [
@@ -144,7 +144,7 @@ def watched(pod: Manifest, which: Role, cpus: int = 0) -> Manifest:
     return {**pod, "spec": {**spec, "containers": containers}}
 
 
-# The state lives in a module of its own making, so that later requests to the agent find it.
+# The state is in a new module, so that later requests to the agent find it.
 _START = r"""
 import glob, json, os, re, sys, threading, time, types
 

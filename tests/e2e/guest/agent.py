@@ -1,4 +1,4 @@
-"""The harness's hand in the guest: run a command, move a file, look around, relay a socket.
+"""Agent in the guest: run commands, copy files, run Python, relay sockets.
 
 One TCP connection is one request: a line of JSON, then bytes if the request has any.
 Standard library only, started with -S: under emulation every import costs.
@@ -17,7 +17,7 @@ CHUNK = 1 << 16
 
 
 def main():
-    """Serve for ever, a thread per connection."""
+    """Serve forever, with one thread per connection."""
     with open("/bed-node/token") as file:
         token = file.read().strip()
     listener = socket.socket()

@@ -1,5 +1,5 @@
-"""Drivers broken on purpose, one promise each: a module here changes drakit when it is imported.
+"""Drivers that are broken on purpose, each violating one guarantee: a module changes drakit on import.
 
-They run in the guest, in front of the real driver's ``main``; ``test_node_driver.py`` shows that the
-promise's own test catches each.
+They run in the guest, before ``main`` of the real driver; ``test_node_driver.py`` shows that the test of
+the guarantee detects each mutant.
 """

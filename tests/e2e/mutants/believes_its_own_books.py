@@ -1,4 +1,4 @@
-"""Never compares the kernel's files with what it once said."""
+"""Never verifies the kernel files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from drakit.kit.runtime.nri_hooks import RuntimeHost
 
 
 async def _verify(self: RuntimeHost, container_ids: Sequence[str] | None = None) -> None:
-    """All is well."""
+    """Do nothing."""
 
 
 RuntimeHost.verify = _verify  # type: ignore[method-assign]

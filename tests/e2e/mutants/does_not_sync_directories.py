@@ -1,4 +1,4 @@
-"""Answers before the name of a file, or its removal, is on the disk."""
+"""Responds before the name of a file, or its removal, is on disk."""
 
 from __future__ import annotations
 

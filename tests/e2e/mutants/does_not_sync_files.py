@@ -1,4 +1,4 @@
-"""Answers before the content of a file is on the disk."""
+"""Responds before the content of a file is on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Takes CPUs out of the shared pool and never puts one back."""
+"""Removes CPUs from the shared pool and never adds them back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gives a claim's CPUs back whenever the kubelet says so, whoever still runs on them."""
+"""Releases the CPUs of a claim at unprepare, even if containers still run on them."""
 
 from __future__ import annotations
 

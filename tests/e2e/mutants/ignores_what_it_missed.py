@@ -1,4 +1,4 @@
-"""Looks at nothing that happened while it was away."""
+"""Ignores everything that happened while it was down."""
 
 from __future__ import annotations
 

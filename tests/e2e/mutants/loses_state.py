@@ -12,7 +12,7 @@ def _put(self: Checkpoint, entry: PreparedClaim) -> None:
 
 
 def _refresh(self: Checkpoint) -> bool:
-    return False  # what is not on disk would be taken for removed
+    return False  # claims that are not on disk would be treated as removed
 
 
 Checkpoint._put = _put  # type: ignore[method-assign]

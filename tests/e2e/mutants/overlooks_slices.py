@@ -1,4 +1,4 @@
-"""Looks at the cgroups of containers only, never at those above them."""
+"""Checks only the cgroups of containers, not those above them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gives all claimed containers of a size the same CPUs: two pods own them."""
+"""Assigns the same CPUs to all claimed containers of a size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Says the right CPUs and pins to their neighbors."""
+"""Reports the right CPUs and pins to their neighbors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Believes whoever carries a claim's marker variable, whosever pod it is."""
+"""Trusts the marker variable of a claim in any pod."""
 
 from __future__ import annotations
 

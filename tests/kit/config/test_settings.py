@@ -68,7 +68,7 @@ def test_switches(text: str, value: bool) -> None:
         ("groupBy: sockets", "groupBy: Invalid enum value 'sockets'"),
         ("count: 1\ncount: 2", "line 2: 'count' is given twice"),
         ("- 1", "expected settings"),
-        ("a: [", "c.yaml: while parsing"),
+        ("a: [", "c.yaml: not valid YAML: while parsing"),
         ("? {a: b}\n: c", "c.yaml"),
         ("[" * 3000, "c.yaml"),
     ],

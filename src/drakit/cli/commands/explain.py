@@ -1,22 +1,19 @@
-"""``drakit explain``: why a pod or claim is pending, node by node and device by device."""
+"""``drakit explain``: why a pod or claim is pending, by node and device."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Iterator
 from typing import Any, Final
 
-from drakit.cli.errors import Problem
-from drakit.cluster import manifests
-from drakit.cluster.sources import add_sources, misplaced_name, read_cluster, the_pod
-from drakit.core.objects import (
-    DeviceRequestAllocationResult,
-    ObjectMeta,
-    ResourceClaim,
-    true_conditions,
-)
-from drakit.core.pods import Node, Pod, PodContainer, PodResourceClaim, PodSpec
+from drakit.cli.cluster_options import add_options, read_cluster
+from drakit.cli.errors import CliError
+from drakit.cluster import Manifests, pod_of, pod_using, read_manifests
+from drakit.core.objects import DeviceRequestAllocationResult, ResourceClaim, true_conditions
+from drakit.core.pods import Node, Pod
+from drakit.core.text import shortened
 from drakit.scheduler import explain
 from drakit.scheduler.explain import NodeReport, RequestReport
 from drakit.scheduler.placement import (
@@ -33,43 +30,37 @@ from drakit.scheduler.requests import claim_name
 
 EPILOG: Final = """\
 examples:
-  drakit explain my-pod --from cluster.yaml        # a pod of the dump
+  drakit explain my-pod --from cluster.yaml        # a pod in the dump
   drakit explain claim/my-claim --from cluster.yaml
-  drakit explain -f pod.yaml --from cluster.yaml   # a pod that is not there yet
+  drakit explain -f pod.yaml --from cluster.yaml   # a pod that does not exist yet
   drakit explain my-pod --kubeconfig ~/.kube/config --node worker-3 --output json
 
-exit code: 0 it fits or has its devices, 1 it does not fit or waits for its devices, 2 the input is wrong
+exit code: 0 it fits or has its devices, 1 it does not fit or waits for its devices, 2 invalid input
 """
 _MOST_DETAILED: Final = 3
-_MOST_NAMES: Final = 6
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
+    """Add the options of this command."""
     parser.epilog = EPILOG
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("name", nargs="?", metavar="POD|CLAIM", help="NAME, pod/NAME or claim/NAME")
-    add_sources(parser)
+    add_options(parser)
     parser.add_argument("-f", "--filename", metavar="FILE", action="append", default=[],
-                        help="a pod with its claims or templates")  # fmt: skip
-    parser.add_argument("--node", help="only this node")
-    parser.add_argument("--output", choices=("text", "json"), default="text")
+                        help="file with a pod and its claims or templates")  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> int:
-    """Explain and print."""
+    """Explain the pod or claim and print the result."""
     if options.name is None and not options.filename:
-        options.name = misplaced_name(options.sources)
-    wanted = manifests.read(options.filename, options.namespace)
+        options.name = _misplaced_name(options.sources)
+    wanted = read_manifests(options.filename, options.namespace)
     cluster = read_cluster(options, wanted)
     pod = _subject(options, cluster, wanted)
     try:
         scheduling = prepare(cluster, pod)
     except ClaimNotFoundError as error:
-        raise Problem(str(error), "add the object with -f or --from") from None
+        raise CliError(str(error), "add the object with -f or --from") from None
     nodes = [n for n in cluster.nodes if options.node in (None, n.metadata.name)]
-    if not nodes:
-        raise Problem(f"there is no node {options.node!r}", "check --node")
     nodes.sort(key=lambda n: n.metadata.name)
     pending = [c for c in scheduling.claims if c.status.allocation is None]
     if not pending and scheduling.claims:
@@ -92,50 +83,49 @@ def run(options: argparse.Namespace) -> int:
     return 0 if placement.feasible else 1
 
 
-def _subject(
-    options: argparse.Namespace, cluster: ClusterSnapshot, wanted: manifests.Manifests
-) -> Pod:
+def _misplaced_name(sources: list[str]) -> str | None:
+    """Remove and return the last argument of ``--from`` if it is a name, not a file."""
+    if len(sources) > 1 and sources[-1] != "-" and not os.path.exists(sources[-1]):
+        return sources.pop()
+    return None
+
+
+def _subject(options: argparse.Namespace, cluster: ClusterSnapshot, wanted: Manifests) -> Pod:
     if options.name is None:
         if not options.filename:
-            raise Problem("nothing to explain", "name a pod or a claim, or give a file with -f")
-        return the_pod(wanted)
+            raise CliError("nothing to explain", "name a pod or a claim, or give a file with -f")
+        return pod_of(wanted)
     kind, _, name = options.name.rpartition("/")
     if kind not in ("", "pod", "pods", "claim", "resourceclaim", "resourceclaims"):
-        raise Problem(f"{options.name!r} is no pod and no claim", "write pod/NAME or claim/NAME")
-    namespace = options.namespace
+        raise CliError(f"{options.name!r} is not a pod or a claim", "write pod/NAME or claim/NAME")
+    wanted_name = (options.namespace, name)
     if not kind.startswith(("claim", "resourceclaim")):
         for pod in cluster.pods:
-            if (pod.metadata.namespace, pod.metadata.name) == (namespace, name):
+            if (pod.metadata.namespace, pod.metadata.name) == wanted_name:
                 return pod
     if not kind.startswith("pod"):
         for claim in cluster.claims:
-            if (claim.metadata.namespace, claim.metadata.name) == (namespace, name):
-                return _user(cluster, claim)
-    raise Problem(
-        f"there is no pod or claim {name!r} in namespace {namespace!r}",
+            if (claim.metadata.namespace, claim.metadata.name) == wanted_name:
+                return _consumer(cluster, claim)
+    raise CliError(
+        f"no pod or claim {name!r} found in namespace {options.namespace!r}",
         "check the name and -n, or add the object with --from",
     )
 
 
-def _user(cluster: ClusterSnapshot, claim: ResourceClaim) -> Pod:
-    """The pod that uses a claim, or one made up for it."""
+def _consumer(cluster: ClusterSnapshot, claim: ResourceClaim) -> Pod:
+    """Return the pod that uses *claim*, or a made-up one."""
     meta = claim.metadata
     for pod in cluster.pods:
-        if pod.metadata.namespace != meta.namespace:
-            continue
-        names = {e.resource_claim_name for e in pod.spec.resource_claims}
-        names |= {s.resource_claim_name for s in pod.status.resource_claim_statuses}
-        if meta.name in names:
+        names = {use.resource_claim_name for use in pod.spec.resource_claims}
+        names |= {status.resource_claim_name for status in pod.status.resource_claim_statuses}
+        if pod.metadata.namespace == meta.namespace and meta.name in names:
             return pod
-    use = PodResourceClaim(name=meta.name, resource_claim_name=meta.name)
-    return Pod(
-        metadata=ObjectMeta(name=f"any-user-of-{meta.name}", namespace=meta.namespace),
-        spec=PodSpec(containers=(PodContainer(name="main"),), resource_claims=(use,)),
-    )
+    return pod_using(f"any-user-of-{meta.name}", meta.namespace, [claim])
 
 
 def _reports(scheduling: SchedulingCycle, nodes: list[Node]) -> list[NodeReport]:
-    """All nodes; remedies only for the most promising, because they take a search each."""
+    """Report on all nodes; with remedies for the most promising, because each takes a search."""
     reports = [explain.report(scheduling, node) for node in nodes]
     if any(r.answer.fits for r in reports) and not any(r.answer.fatal for r in reports):
         return reports
@@ -148,12 +138,9 @@ def _reports(scheduling: SchedulingCycle, nodes: list[Node]) -> list[NodeReport]
     return reports
 
 
-# -- JSON -----------------------------------------------------------------------------------------------
-
-
 def _document(pod: Pod, placement: SchedulingResult, reports: list[NodeReport]) -> dict[str, Any]:
     return {
-        "pod": f"{pod.metadata.namespace}/{pod.metadata.name}",
+        "pod": _name(pod),
         "feasible": placement.feasible,
         "node": placement.node,
         "reason": placement.reason,
@@ -189,20 +176,17 @@ def _node_document(report: NodeReport) -> dict[str, Any]:
     }
 
 
-# -- text -----------------------------------------------------------------------------------------------
-
-
-def _title(pod: Pod) -> str:
-    return f"pod {pod.metadata.namespace}/{pod.metadata.name}"
+def _name(pod: Pod) -> str:
+    return f"{pod.metadata.namespace}/{pod.metadata.name}"
 
 
 def _print_held(pod: Pod, held: list[dict[str, Any]], output: str) -> None:
     if output == "json":
-        document = {"pod": f"{pod.metadata.namespace}/{pod.metadata.name}", "claims": held}
+        document = {"pod": _name(pod), "claims": held}
         print(json.dumps(document, indent=2))
         return
     where = f" on node {pod.spec.node_name}" if pod.spec.node_name else ""
-    print(f"{_title(pod)} has its devices{where}:")
+    print(f"pod {_name(pod)} has its devices{where}:")
     for claim in held:
         print(f"  claim {claim['name']}")
         for result in claim["results"]:
@@ -213,13 +197,13 @@ def _print_held(pod: Pod, held: list[dict[str, Any]], output: str) -> None:
 
 
 def _waiting_lines(result: dict[str, Any]) -> Iterator[str]:
-    """Why the scheduler does not bind the pod although the device is allocated (KEP-5007)."""
+    """Explain why the scheduler does not bind the pod to its allocated device (KEP-5007)."""
     for condition, message in result["failed"].items():
         yield f"failed: {condition}: {message}"
     if result["failed"]:
-        yield "the scheduler takes the device back and looks for another"
+        yield "the scheduler deallocates the device and looks for another"
     elif result["waitsFor"]:
-        yield f"waits for {', '.join(result['waitsFor'])}: the driver on that node has not agreed yet"
+        yield f"waits for {', '.join(result['waitsFor'])}: the driver has not set the condition yet"
 
 
 def _held_document(claim: ResourceClaim, *, bound: bool) -> dict[str, Any]:
@@ -241,7 +225,7 @@ def _held_document(claim: ResourceClaim, *, bound: bool) -> dict[str, Any]:
 def _conditions(
     claim: ResourceClaim, result: DeviceRequestAllocationResult, *, bound: bool
 ) -> dict[str, Any]:
-    """The binding conditions that are not met, and the failures; none matter once a pod is bound."""
+    """Return unmet binding conditions and failures; conditions are ignored once the pod is bound."""
     true = {} if bound else true_conditions(claim, result)
     missing = [] if bound else [each for each in result.binding_conditions if each not in true]
     failures = {each: true[each] for each in result.binding_failure_conditions if each in true}
@@ -249,47 +233,46 @@ def _conditions(
 
 
 def _still_waiting(pod: Pod, scheduling: SchedulingCycle, nodes: list[Node], output: str) -> int:
-    """A pod whose claims have devices may still find no node to use them from."""
+    """Report if no node can run a pod whose claims are allocated."""
     if pod.spec.node_name or pod not in scheduling.cluster.pods or output == "json":
         return 0
     answers = {node.metadata.name: (node, check_node(scheduling, node)) for node in nodes}
     if any(answer.fits for _, answer in answers.values()):
         return 0
-    print("but no node can take the pod:")
+    print("but the pod fits on no node:")
     groups: dict[str, list[str]] = {}
     for name, (node, answer) in answers.items():
-        said = "; ".join(explain.allocated_elsewhere_texts(scheduling, node)) or answer.reason
-        groups.setdefault(
-            said if answer.reason == NOT_AVAILABLE_ON_NODE else answer.reason, []
-        ).append(name)
-    for said, names in groups.items():
-        print(f"  {_names(names)}: {said}")
+        reason = answer.reason
+        if reason == NOT_AVAILABLE_ON_NODE:
+            reason = "; ".join(explain.allocated_elsewhere_texts(scheduling, node)) or reason
+        groups.setdefault(reason, []).append(name)
+    for reason, names in groups.items():
+        print(f"  {_names(names)}: {reason}")
     return 1
 
 
 def _print_blocked(pod: Pod, scheduling: SchedulingCycle, output: str) -> None:
     reason = scheduling.blocked
     if output == "json":
-        document = {"pod": f"{pod.metadata.namespace}/{pod.metadata.name}", "feasible": False,
+        document = {"pod": _name(pod), "feasible": False,
                     "node": None, "reason": reason, "nodes": []}  # fmt: skip
         print(json.dumps(document, indent=2))
     else:
-        print(f"{_title(pod)} cannot be scheduled on any node: {reason}")
+        print(f"pod {_name(pod)} cannot be scheduled on any node: {reason}")
         if "device class" in reason:
             known = sorted(c.metadata.name for c in scheduling.cluster.classes)
-            print(f"  device classes there are: {_few(known) or 'none'}")
-            print(
-                "  correct deviceClassName, or install the class: it comes with the device's driver"
-            )
+            print(f"  existing device classes: {shortened(known) or 'none'}")
+            print("  correct deviceClassName, or install the class: it comes with the driver")
 
 
 def _print(pod: Pod, placement: SchedulingResult, reports: list[NodeReport]) -> None:
     if placement.feasible:
         fitting = [r.answer.name for r in reports if r.answer.fits]
-        print(f"{_title(pod)} fits on {len(fitting)} of {len(reports)} nodes: {_few(fitting)}")
+        of = f"{len(fitting)} of {len(reports)} nodes"
+        print(f"pod {_name(pod)} fits on {of}: {shortened(fitting)}")
         return
     nodes = "the only node" if len(reports) == 1 else f"any of {len(reports)} nodes"
-    print(f"{_title(pod)} does not fit on {nodes}")
+    print(f"pod {_name(pod)} does not fit on {nodes}")
     excluded: dict[str, list[str]] = {}
     alike: dict[tuple[Any, ...], list[NodeReport]] = {}
     for report in reports:
@@ -325,11 +308,11 @@ def _print_node(report: NodeReport, names: list[str]) -> None:
     for finding in report.findings:
         print(f"  ✗ {finding}")
     if report.answer.fits:
-        print("  ✓ it would fit here, if the error on the other node did not stop the pod")
+        print("  ✓ it would fit here, but the error on the other node stops scheduling")
     if report.answer.effort:
         print(f"  ! {report.answer.effort}")
     for pool in report.broken_pools:
-        print(f"  ! {pool}; nothing is taken from it until its driver publishes it whole")
+        print(f"  ! {pool}; the pool is not used until its driver has published all of it")
     for request in report.requests:
         _print_request(request)
     if report.remedies:
@@ -349,13 +332,8 @@ def _print_request(request: RequestReport) -> None:
 
 
 def _listed(names: tuple[str, ...]) -> str:
-    return f" ({_few(list(names))})" if names else ""
+    return f" ({shortened(names)})" if names else ""
 
 
 def _names(names: list[str]) -> str:
-    return f"node {names[0]}" if len(names) == 1 else f"{len(names)} nodes ({_few(names)})"
-
-
-def _few(names: list[str]) -> str:
-    shown = ", ".join(names[:_MOST_NAMES])
-    return f"{shown}, … {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else shown
+    return f"node {names[0]}" if len(names) == 1 else f"{len(names)} nodes ({shortened(names)})"

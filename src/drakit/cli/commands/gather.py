@@ -1,14 +1,12 @@
-"""``drakit gather``: one file about this node and its driver, for a bug report.
+"""``drakit gather``: the state of this node and its driver in one file, for a bug report.
 
-Everything is read, nothing is changed: not even the checkpoint is opened the way the driver does it, which
-would set damaged files aside. What cannot be read has its ``problem`` in its place.
+Nothing is changed; the checkpoint is only read. A part that cannot be read is replaced by the error.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import platform
 import re
@@ -22,37 +20,36 @@ import msgspec
 
 from drakit import __version__
 from drakit.cli.commands.doctor import examine
+from drakit.cli.documents import format_document
 from drakit.cli.driver_settings import DriverSettings, add_options, ask_driver, driver_settings
-from drakit.cli.errors import Problem
-from drakit.cli.topology_document import topology_document
+from drakit.cli.errors import CliError
 from drakit.core.objects import to_builtins
 from drakit.drivers.cpu.config import CpuSettings
-from drakit.kit.claims import checkpoint as checkpoint
+from drakit.kit.claims.checkpoint import boot_id
+from drakit.kit.claims.checkpoint_files import checkpoint_files
 from drakit.kit.config.settings import settings_of
-from drakit.kit.driver import Driver
 from drakit.kit.slices.preview import preview_slices
+from drakit.machine.document import topology_document
 from drakit.wire.cdi.directory import CdiDirectory
 from drakit.wire.kube import SLICES, Client, KubeError, Selection, find_cluster
 
 LAYOUT: Final = 1
-"""Version of the document; fields may be added without a new one."""
+"""Version of the document; added fields do not change it."""
 
 EXAMPLES: Final = """\
 examples:
-  drakit gather                              drakit-gather-<node>-<time>.yaml, here, mode 0600
+  drakit gather                              writes ./drakit-gather-<node>-<time>.yaml, mode 0600
   drakit gather --file - --output json       to standard output
   kubectl -n kube-system exec ds/dra-driver-cpu -- drakit gather --pid 1 --file - > report.yaml
   kubectl logs POD | kubectl exec -i POD -- drakit gather --pid 1 --log - --file - > report.yaml
 
-In the file: the machine, the configuration, the claims held here, the slices as they would be and
-as the API server has them, CDI specs, the findings of `drakit doctor`, and, where the driver
-answers, its metrics, readiness and refusals; with --log the words of recent refusals and troubles.
-No credentials; but names of claims and namespaces.
-An existing file is never overwritten.
+The file contains the machine, the configuration, the claims of this node, the expected and the
+published ResourceSlices, CDI specs, the results of `drakit doctor`, and the metrics, readiness and
+rejections of a running driver; with --log also its last warnings and errors. It contains names of
+claims and namespaces, but no credentials. An existing file is never overwritten.
 """
 
-_LARGEST_FILE: Final = 8 << 20
-_TROUBLE: Final = re.compile(r'^\S+Z (?:WARNING|ERROR) |^\{.*"level":"(?:warning|error)"')
+_WARNING: Final = re.compile(r'^\S+Z (?:WARNING|ERROR) |^\{.*"level":"(?:warning|error)"')
 _MOST_LINES: Final = 300
 Document = dict[str, Any]
 
@@ -60,24 +57,23 @@ Document = dict[str, Any]
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.epilog = EXAMPLES
-    parser.add_argument("--file", metavar="FILE", help="where to write (- for standard output)")
+    parser.add_argument("--file", metavar="FILE", help="file to write (- for standard output)")
     parser.add_argument("--output", choices=("yaml", "json"), default="yaml")
-    parser.add_argument("--kubelet-config", metavar="FILE", help="as for drakit doctor")
     parser.add_argument(
         "--log",
         metavar="FILE",
-        help="the driver's log (- for standard input): its last warnings and errors are kept",
+        help="the driver's log (- for standard input); its last warnings and errors are included",
     )
     add_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Gather everything and write it; 0 when it was written."""
+    """Collect everything and write it."""
     settings = driver_settings(options)
-    document = report(settings, options.kubelet_config)
+    document = report(settings)
     if options.log is not None:
-        document["log"] = _or_problem(lambda: _troubles(options.log))
-    text = _spell(document, options.output)
+        document["log"] = _or_error(lambda: _log_warnings(options.log))
+    text = format_document(document, options.output)
     if options.file == "-":
         print(text, end="")
         return 0
@@ -88,18 +84,17 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def report(settings: DriverSettings, kubelet_config: str | None = None) -> Document:
-    """Everything about this node, in plain dictionaries, lists, texts and numbers."""
+def report(settings: DriverSettings) -> Document:
+    """Return the state of this node as plain dictionaries, lists, strings and numbers."""
     config = settings.config
     driver = settings.driver()
-    cpus = driver.cpus
     return {
         "layoutVersion": LAYOUT,
         "gathered": {
             "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "drakit": __version__,
             "python": platform.python_version(),
-            "bootId": checkpoint.boot_id(),
+            "bootId": boot_id(),
         },
         "node": settings.node,
         "configuration": {
@@ -110,53 +105,44 @@ def report(settings: DriverSettings, kubelet_config: str | None = None) -> Docum
             "sources": dict(settings.sources),
             "warnings": list(driver.warnings),
         },
-        "checks": [remark.document() for remark in examine(settings, kubelet_config)],
-        "ledger": _or_problem(lambda: claims_document(config.checkpoint_dir(driver.name))),
+        "checks": list(examine(settings)),
+        "ledger": _or_error(lambda: claims_document(config.checkpoint_dir(driver.name))),
         "slices": {
-            "preview": _or_problem(lambda: _preview(driver, settings.node)),
-            "published": _or_problem(lambda: asyncio.run(_published(settings, driver.name))),
+            "preview": _or_error(
+                lambda: [to_builtins(each) for each in preview_slices(driver, settings.node)]
+            ),
+            "published": _or_error(lambda: asyncio.run(_published(settings, driver.name))),
         },
-        "cdi": _or_problem(lambda: cdi_document(config.cdi_dir, driver.cdi_kind)),
-        "driver": _or_problem(lambda: driver_document(config, driver.name)),
-        "machine": topology_document(cpus.machine),
+        "cdi": _or_error(lambda: cdi_document(config.cdi_dir, driver.cdi_kind)),
+        "driver": _or_error(lambda: driver_document(config, driver.name)),
+        "machine": topology_document(driver.cpus.machine),
     }
 
 
-def _or_problem(look: Callable[[], Any]) -> Any:
-    """What *look* finds, or in its place why it cannot."""
+def _or_error(read: Callable[[], Any]) -> Any:
+    """Return the result of *read*, or its error."""
     try:
-        return look()
+        return read()
     except (OSError, ValueError, KubeError) as error:
         return {"problem": str(error)}
 
 
-# -- the parts ---------------------------------------------------------------------------------------
-
-
 def claims_document(directory: str) -> Document:
-    """The claims of a checkpoint, read without touching it; damaged records with what is wrong."""
+    """Return the claims of a checkpoint, and the unreadable files with their error and content."""
     claims, unreadable = [], []
-    for name in sorted(os.listdir(directory)):
-        if name.startswith(".") or ".json" not in name:
+    for file in checkpoint_files(directory):
+        if file.entry is not None:
+            claims.append(msgspec.json.decode(file.data)["entry"])
             continue
-        path = os.path.join(directory, name)
-        try:
-            with open(path, "rb") as file:
-                data = file.read(_LARGEST_FILE)
-        except OSError as error:
-            unreadable.append({"file": path, "problem": str(error)})
-            continue
-        try:
-            checkpoint.decode(data)
-            claims.append(msgspec.json.decode(data)["entry"])
-        except (ValueError, msgspec.MsgspecError, RecursionError) as error:
-            content = data[:4096].decode("utf-8", "backslashreplace")
-            unreadable.append({"file": path, "problem": str(error), "content": content})
+        unreadable.append({"file": file.path, "problem": file.error})
+        if file.data:
+            content = file.data[:4096].decode("utf-8", "backslashreplace")
+            unreadable[-1]["content"] = content
     return {"directory": directory, "claims": claims, "unreadable": unreadable}
 
 
 def cdi_document(directory: str, kind: str) -> Document:
-    """The CDI specs of this driver, and the names of all other files beside them."""
+    """Return the CDI specs of this driver, and the names of all other files there."""
     entries = CdiDirectory(directory, kind).entries()
     own = {os.path.basename(entry.path) for entry in entries.values()}
     return {
@@ -172,9 +158,9 @@ def cdi_document(directory: str, kind: str) -> Document:
 
 
 def driver_document(config: CpuSettings, name: str) -> Document:
-    """What the running driver tells about itself on its health pages."""
+    """Return the readiness and metrics of the running driver."""
     if not config.bind_address:
-        return {"problem": "no health pages are served, by configuration (bindAddress)"}
+        return {"problem": "the health endpoint is disabled (bindAddress is empty)"}
     status, readiness = ask_driver(config.bind_address, "/readyz")
     _status, metrics = ask_driver(config.bind_address, "/metrics")
     return {
@@ -190,7 +176,7 @@ def driver_document(config: CpuSettings, name: str) -> Document:
 
 
 def _rejections(driver: str) -> re.Pattern[str]:
-    """The lines of a driver's metrics that count rejections."""
+    """Return the pattern of the metrics that count rejections."""
     return re.compile(
         rf"^{driver.replace('.', '_')}_rejections_total"
         r'\{operation="(?P<verb>[^"]*)",reason="(?P<reason>[^"]*)"\} (?P<count>\S+)$',
@@ -198,50 +184,33 @@ def _rejections(driver: str) -> re.Pattern[str]:
     )
 
 
-def _preview(driver: Driver, node: str) -> list[Any]:
-    return [to_builtins(each) for each in preview_slices(driver, node)]
-
-
 async def _published(settings: DriverSettings, driver: str) -> list[Any]:
-    """The slices that the API server has of this driver on this node."""
+    """Return the slices of this driver and node from the API server."""
     cluster = find_cluster(kubeconfig=settings.config.kubeconfig or None)
     async with Client(cluster) as client:
         selection = Selection(fields=f"spec.driver={driver},spec.nodeName={settings.node}")
         return [item.raw for item in (await client.list(SLICES, selection)).items]
 
 
-def troubles(lines: Iterable[str]) -> list[str]:
-    """The last warnings and errors of a driver's log, in either of its formats: rejections are such."""
-    kept = deque((line.rstrip("\n") for line in lines if _TROUBLE.search(line)), _MOST_LINES)
-    return list(kept)
+def last_warnings(lines: Iterable[str]) -> list[str]:
+    """Return the last warnings and errors of a driver's log, in text or JSON."""
+    found = (line.rstrip("\n") for line in lines if _WARNING.search(line))
+    return list(deque(found, _MOST_LINES))
 
 
-def _troubles(path: str) -> list[str]:
+def _log_warnings(path: str) -> list[str]:
     if path == "-":
-        return troubles(sys.stdin)
+        return last_warnings(sys.stdin)
     with open(path, encoding="utf-8", errors="replace") as file:
-        return troubles(file)
-
-
-# -- the file ----------------------------------------------------------------------------------------
-
-
-def _spell(document: Document, form: str) -> str:
-    if form == "json":
-        return json.dumps(document, indent=2) + "\n"
-    import yaml
-
-    # The dumper in C, where PyYAML was built with it, takes a tenth of the time.
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    return str(yaml.dump(document, Dumper=dumper, sort_keys=False, allow_unicode=True, width=120))
+        return last_warnings(file)
 
 
 def _write_new(path: str, text: str) -> None:
-    """Write a file that did not exist, for its owner alone; a half-written one is removed."""
+    """Create a file that only its owner can read; an incomplete one is removed."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise Problem(
+        raise CliError(
             f"cannot create {path!r}: {error.strerror}",
             "name a new file with --file, or use --file - for standard output",
         ) from None
@@ -250,6 +219,6 @@ def _write_new(path: str, text: str) -> None:
             file.write(text)
     except OSError as error:
         os.unlink(path)
-        raise Problem(
-            f"cannot write {path!r}: {error.strerror}", "name another place with --file"
+        raise CliError(
+            f"cannot write {path!r}: {error.strerror}", "name another file with --file"
         ) from None

@@ -1,4 +1,4 @@
-"""``drakit inspect``: the CPUs, memory and hugepages of a node, and what claims could get of them."""
+"""``drakit inspect``: total and allocatable CPUs, memory and hugepages of a node."""
 
 from __future__ import annotations
 
@@ -9,25 +9,23 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from drakit.cli.checkpoint_view import look
-from drakit.cli.errors import Problem
+from drakit.cli.errors import CliError
 from drakit.core.cpuset import EMPTY, CpuSet
+from drakit.core.text import align, human_bytes
 from drakit.draw.layout import wrap
-from drakit.draw.machine_tree import human_bytes
 from drakit.draw.terminal import BOLD, Terminal
-from drakit.drivers.cpumem.driver import CpuMem, cpumem_driver
-from drakit.drivers.cpumem.hugepages.configured import machine_and_growth
+from drakit.drivers.cpumem.driver import CpuMem
 from drakit.drivers.cpumem.hugepages.settings import configuration_warnings
 from drakit.drivers.cpumem.hugepages.sizes import size_name
-from drakit.drivers.cpumem.kinds import CPU, DRIVER, Kind
-from drakit.drivers.cpumem.others import held_by_others
+from drakit.drivers.cpumem.kinds import CPU, Kind
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.kit.config.settings import ConfigurationError, add_flags, resolve
+from drakit.local.node_programs import current_cpumem_driver
 from drakit.machine.model import Machine, NumaNode
 from drakit.machine.sysfs import Reader, WarningCollector
 
 LAYOUT: Final = 1
-"""Version of the document; fields may be added without a new one."""
+"""Version of the document; added fields do not change it."""
 PREFIX: Final = "DRA_CPUMEM"
 NEEDED_CONTROLLERS: Final = ("cpuset", "memory", "hugetlb")
 _POOLS: Final = "/sys/kernel/mm/hugepages"
@@ -35,12 +33,12 @@ _POOLS: Final = "/sys/kernel/mm/hugepages"
 EXAMPLES: Final = """\
 examples:
   drakit inspect                                     this machine
-  drakit inspect --root ./dump                       another one: ./dump/sys and ./dump/proc
+  drakit inspect --root ./dump                       another machine: ./dump/sys and ./dump/proc
   drakit inspect --reserved-memory '0:memory=1Gi;1:memory=1Gi' --reserved-cpus 0,1
   drakit inspect --config /etc/drakit/config.yaml --output json
 
-What there is comes from the kernel's files; what is offered is what dra-driver-cpumem would
-publish with these settings. Nothing is changed. The exit code is 1 if there is nothing to offer.
+Totals come from the kernel's files; allocatable amounts are what dra-driver-cpumem would publish
+with these settings. Nothing is changed. The exit code is 1 if there is nothing to offer.
 """
 
 Document = dict[str, Any]
@@ -57,18 +55,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Look and print; 0, or 1 if nothing would be offered."""
+    """Print the resources; returns 1 if nothing would be offered."""
     config = _config(options)
     try:
-        machine, growth = machine_and_growth(config)
-        entries = look(config.checkpoint_dir(DRIVER)).entries if options.root is None else ()
+        driver = current_cpumem_driver(config, with_claims=options.root is None)
     except OSError as error:
-        raise Problem(
-            f"cannot read what the driver has written down: {error}",
-            "run it as the driver's user, or give another --state-dir",
+        raise CliError(
+            f"cannot read the driver's files: {error}",
+            "run as the driver's user, or give another --state-dir",
         ) from None
-    others = held_by_others(machine, entries, config.cgroup_root)
-    driver = cpumem_driver(config, machine, held_by_others=others, growth=growth)
     document = inspect_document(driver, config.sysfs_root)
     if options.output == "json":
         print(json.dumps(document, indent=2))
@@ -80,22 +75,19 @@ def run(options: argparse.Namespace) -> int:
 def _config(options: argparse.Namespace) -> CpuMemConfig:
     if options.root is not None:
         if not os.path.isdir(options.root):
-            raise Problem(
+            raise CliError(
                 f"--root {options.root!r} is not a directory",
-                "give the folder that holds the sys/ (and proc/) of the machine",
+                "give the directory with the sys/ (and proc/) of the machine",
             )
         options.sysfs_root = os.path.abspath(options.root)
     try:
         return resolve(CpuMemConfig, options, os.environ, prefix=PREFIX).config
     except ConfigurationError as error:
-        raise Problem(str(error), "`dra-driver-cpumem --help` lists every setting") from None
-
-
-# -- for programs ------------------------------------------------------------------------------------
+        raise CliError(str(error), "`dra-driver-cpumem --help` lists every setting") from None
 
 
 def inspect_document(driver: CpuMem, root: str = "/") -> Document:
-    """Everything that is shown, in plain dictionaries, lists, texts and numbers; sizes in bytes."""
+    """Return everything that is shown as plain dictionaries, lists, strings and numbers."""
     inventory = driver.inventory
     machine = inventory.machine
     return {
@@ -113,10 +105,7 @@ def inspect_document(driver: CpuMem, root: str = "/") -> Document:
             }
             for place in driver.places
         ],
-        "warnings": [
-            *inventory.warnings,
-            *configuration_warnings(inventory.config.hugepages, machine),
-        ],
+        "warnings": [*inventory.warnings, *configuration_warnings(inventory.config.hugepages, machine)],
     }
 
 
@@ -166,16 +155,16 @@ def _amounts(amounts: Iterable[tuple[Kind, int]]) -> dict[str, int]:
 
 
 def _machine_pools(machine: Machine, root: str) -> list[Document]:
-    """Pools of the whole machine: only there the kernel tells what is reserved and overcommitted.
+    """Return the pools of the whole machine, for which alone the kernel has the reserved pages.
 
-    *Reserved* pages are promised to a mapping and not touched yet; they count as free.
+    *Reserved* pages are promised to a mapping but not yet used; they count as free.
     """
     reader = Reader(root, WarningCollector())
     sizes = sorted({pool.size_bytes for node in machine.numa_nodes for pool in node.hugepages})
     found = []
     for size in sizes:
         pools = [p for n in machine.numa_nodes for p in n.hugepages if p.size_bytes == size]
-        place = f"{_POOLS}/hugepages-{size // 1024}kB"
+        path = f"{_POOLS}/hugepages-{size // 1024}kB"
         found.append(
             {
                 "size": size_name(size),
@@ -183,25 +172,22 @@ def _machine_pools(machine: Machine, root: str) -> list[Document]:
                 "total": sum(pool.total for pool in pools),
                 "free": sum(pool.free for pool in pools),
                 "surplus": sum(pool.surplus for pool in pools),
-                "reserved": reader.number(f"{place}/resv_hugepages"),
-                "overcommit": reader.number(f"{place}/nr_overcommit_hugepages"),
+                "reserved": reader.number(f"{path}/resv_hugepages"),
+                "overcommit": reader.number(f"{path}/nr_overcommit_hugepages"),
             }
         )
     return found
 
 
-# -- for people --------------------------------------------------------------------------------------
-
-
 def report(driver: CpuMem, document: Document, terminal: Terminal) -> str:
-    """The same as text: what there is, the pools, what is offered, what to know."""
+    """Return the same as text: memory, hugepages, devices and warnings."""
     machine = driver.inventory.machine
     blocks = [
         _system(document),
         _heading(terminal, "memory", _memory_rows(machine)),
         _heading(terminal, "hugepages", _pool_rows(document)),
         _heading(terminal, "offered by dra-driver-cpumem", _offer_rows(driver)),
-        [line for said in document["warnings"] for line in wrap(f"note: {said}", terminal.width)],
+        [line for text in document["warnings"] for line in wrap(f"note: {text}", terminal.width)],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
@@ -219,21 +205,8 @@ def _system(document: Document) -> list[str]:
 
 
 def _heading(terminal: Terminal, title: str, rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table under its title; only its heading when it has no rows."""
-    lines = table(rows)
-    return [terminal.paint(title, BOLD), *lines] if len(rows) > 1 else [f"{title}: none"]
-
-
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of cells in columns, the first to the left and all others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if number else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    """Return a table with its title; a heading without rows becomes ``title: none``."""
+    return [terminal.paint(title, BOLD), *align(rows)] if len(rows) > 1 else [f"{title}: none"]
 
 
 def _memory_rows(machine: Machine) -> list[tuple[str, ...]]:

@@ -1,21 +1,25 @@
-"""``drakit plan``: where a pod fits and which devices it gets, without asking the cluster."""
+"""``drakit plan``: the node and the devices that a pod would get, computed without the cluster."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from collections.abc import Mapping
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any, Final
 
-from drakit.cli.chosen_cpus import Chosen, Unknown, chosen_cpus
-from drakit.cli.errors import Problem
-from drakit.cluster import manifests
-from drakit.cluster.sources import add_sources, read_cluster, the_pod
+from drakit.cli.cluster_options import DUMP_COMMAND, add_options, read_cluster
+from drakit.cli.errors import CliError
+from drakit.cluster import Manifests, pod_of, read_manifests
 from drakit.core.pods import Pod
+from drakit.core.quantity import Quantity
+from drakit.core.text import count, cpu_list, shortened
 from drakit.draw.machine_map import draw, legend
 from drakit.draw.marks import Mark
 from drakit.draw.terminal import Terminal
-from drakit.scheduler.allocator.search_state import Pick
+from drakit.local.planned_cpus import PlannedCpus, UnknownCpus, planned_cpus
+from drakit.scheduler.allocator.node_devices import InUse
 from drakit.scheduler.placement import (
     ClaimNotFoundError,
     ClusterSnapshot,
@@ -26,45 +30,43 @@ from drakit.scheduler.placement import (
 )
 from drakit.scheduler.requests import claim_name
 
-EPILOG: Final = """\
+EPILOG: Final = f"""\
 examples:
-  kubectl get nodes,resourceslices,deviceclasses,resourceclaims -A -o yaml > cluster.yaml
+  {DUMP_COMMAND} > cluster.yaml
   drakit plan --from cluster.yaml -f pod.yaml
   drakit plan --from dumps/ -f pod.yaml --node worker-3 --output json
 
-exit code: 0 the pod fits, 1 it does not, 2 the input is wrong
+exit code: 0 the pod fits, 1 it does not fit, 2 invalid input
 """
+_MOST_NAMES: Final = 5
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
+    """Add the options of this command."""
     parser.epilog = EPILOG
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    add_sources(parser)
+    add_options(parser)
     parser.add_argument(
         "-f", "--filename", metavar="FILE", action="append", default=[],
-        help="the pod with its claims or templates; may be given several times",
+        help="file with the pod and its claims or templates; may be given several times",
     )  # fmt: skip
-    parser.add_argument("--node", help="only this node")
     parser.add_argument(
         "--machine", metavar="DIR",
-        help="DIR/sys and DIR/proc of the node, to see which CPUs dra-driver-cpu would choose",
+        help="directory with sys/ and proc/ of the node, to show the CPUs dra-driver-cpu would select",
     )  # fmt: skip
     parser.add_argument(
         "--reserved-cpus", metavar="LIST", default="",
-        help="with --machine: the CPUs the node's driver keeps for the system",
+        help="with --machine: CPUs that the node's driver reserves for the system",
     )  # fmt: skip
-    parser.add_argument("--output", choices=("text", "json"), default="text")
     parser.add_argument("strays", nargs="*", metavar="", help=argparse.SUPPRESS)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Plan and print."""
-    _check_words(options)
-    wanted = manifests.read(options.filename, options.namespace)
+    """Plan the pod and print the result."""
+    _check_arguments(options)
+    wanted = read_manifests(options.filename, options.namespace)
     cluster = read_cluster(options, wanted)
-    pod = the_pod(wanted)
-    rejected = _rejections(wanted, cluster)
+    pod = pod_of(wanted)
+    rejected = _rejected_selector(wanted, cluster)
     if rejected:
         if options.output == "json":
             print(
@@ -72,17 +74,12 @@ def run(options: argparse.Namespace) -> int:
                     {**_document(SchedulingResult(False, None, rejected)), "error": rejected}
                 )
             )
-        raise Problem(f"the API server refuses this: {rejected}", "correct the expression")
-    if options.node and options.node not in {n.metadata.name for n in cluster.nodes}:
-        raise Problem(
-            f"there is no node {options.node!r} in the given objects",
-            "check --node, or add the Node object with --from",
-        )
+        raise CliError(f"the API server rejects this: {rejected}", "correct the expression")
     try:
         placement = place(cluster, pod, options.node)
     except ClaimNotFoundError as error:
-        raise Problem(str(error), "add the object with -f or --from") from None
-    cpus = chosen_cpus(cluster, placement, options.machine, options.reserved_cpus)
+        raise CliError(str(error), "add the object with -f or --from") from None
+    cpus = planned_cpus(cluster, placement, options.machine, options.reserved_cpus)
     if options.output == "json":
         print(json.dumps({**_document(placement), **_cpu_document(cpus)}, indent=2))
     else:
@@ -91,40 +88,38 @@ def run(options: argparse.Namespace) -> int:
     return 0 if placement.feasible else 1
 
 
-def _check_words(options: argparse.Namespace) -> None:
-    """Point out the usual slips: a file without -f, or one that --from has swallowed."""
+def _check_arguments(options: argparse.Namespace) -> None:
+    """Detect common mistakes: a file without -f, or one after --from."""
     if options.strays:
-        raise Problem(
-            f"{options.strays[0]!r} stands alone",
-            f"write -f {options.strays[0]} for the pod's file",
-        )
+        name = options.strays[0]
+        raise CliError(f"unexpected argument {name!r}", f"write -f {name} for the pod's file")
     if options.filename:
         return
-    way_out = "give the file with the pod with -f"
+    remedy = "give the file with the pod with -f"
     if len(options.sources) > 1:
-        way_out += (
-            f"; --from takes all words behind it: write -f {options.sources[-1]} if that is it"
+        remedy += (
+            f"; --from takes all arguments after it: write -f {options.sources[-1]} if that is it"
         )
-    raise Problem("no pod is given", way_out)
+    raise CliError("no pod given", remedy)
 
 
-def _rejections(wanted: manifests.Manifests, cluster: ClusterSnapshot) -> str:
-    for claim in wanted.values("ResourceClaim"):
-        if claim.status.allocation is not None:
-            continue
-        for path, error in rejected_selectors(claim, cluster.release.cel):
-            return f"ResourceClaim {claim.metadata.name}, {path}: {error}"
-    for template in wanted.values("ResourceClaimTemplate"):
-        for path, error in rejected_selectors(template.spec, cluster.release.cel):
-            return f"ResourceClaimTemplate {template.metadata.name}, spec.{path}: {error}"
+def _rejected_selector(wanted: Manifests, cluster: ClusterSnapshot) -> str:
+    specs = [
+        (f"ResourceClaim {claim.metadata.name}, ", claim)
+        for claim in wanted.values("ResourceClaim")
+        if claim.status.allocation is None
+    ] + [
+        (f"ResourceClaimTemplate {template.metadata.name}, spec.", template.spec)
+        for template in wanted.values("ResourceClaimTemplate")
+    ]
+    for name, value in specs:
+        for path, error in rejected_selectors(value, cluster.release.cel):
+            return f"{name}{path}: {error}"
     return ""
 
 
-# -- JSON ---------------------------------------------------------------------------------------------------
-
-
 def _document(placement: SchedulingResult) -> dict[str, Any]:
-    """The document others rely on."""
+    """Return the document; its keys are stable."""
     return {
         "feasible": placement.feasible,
         "node": placement.node,
@@ -138,37 +133,35 @@ def _document(placement: SchedulingResult) -> dict[str, Any]:
 
 def _claims(placement: SchedulingResult) -> list[dict[str, Any]]:
     new = {claim_name(a.claim): a for a in placement.allocations}
-    found: list[dict[str, Any]] = []
+    found = []
     for claim in placement.claims:
-        meta = claim.metadata
-        results: list[dict[str, Any]] = []
-        allocation = new.get(claim_name(claim))
-        if allocation is not None:
-            results = [_result(pick) for pick in allocation.picks]
-        elif claim.status.allocation is not None:
+        allocated = claim.status.allocation
+        results = []
+        if claim_name(claim) in new:
             results = [
-                {
-                    "request": r.request,
-                    "driver": r.driver,
-                    "pool": r.pool,
-                    "device": r.device,
-                    "consumedCapacity": {k: str(v) for k, v in r.consumed_capacity.items()},
-                    "adminAccess": bool(r.admin_access),
-                }
-                for r in claim.status.allocation.devices.results
+                _result(p.request, p.device, dict(sorted(p.consumed.items())), admin=p.admin)
+                for p in new[claim_name(claim)].picks
             ]
+        elif allocated is not None:
+            results = [
+                _result(r.request, r, r.consumed_capacity, admin=bool(r.admin_access))
+                for r in allocated.devices.results
+            ]
+        meta = claim.metadata
         found.append({"namespace": meta.namespace, "name": meta.name, "results": results})
     return found
 
 
-def _result(pick: Pick) -> dict[str, Any]:
+def _result(
+    request: object, device: Any, consumed: Mapping[str, Quantity], *, admin: bool
+) -> dict[str, Any]:
     return {
-        "request": str(pick.request),
-        "driver": pick.device.driver,
-        "pool": pick.device.pool,
-        "device": pick.device.device,
-        "consumedCapacity": {key: str(amount) for key, amount in sorted(pick.consumed.items())},
-        "adminAccess": pick.admin,
+        "request": str(request),
+        "driver": device.driver,
+        "pool": device.pool,
+        "device": device.device,
+        "consumedCapacity": {key: str(amount) for key, amount in consumed.items()},
+        "adminAccess": admin,
     }
 
 
@@ -176,17 +169,13 @@ def _reason(answer: NodeResult) -> str:
     return ". ".join(filter(None, (answer.reason, answer.effort)))
 
 
-def _cpu_document(cpus: Chosen | Unknown | None) -> dict[str, Any]:
-    """What is known about CPUs, behind the agreed keys."""
-    if not isinstance(cpus, Chosen):
+def _cpu_document(cpus: PlannedCpus | UnknownCpus | None) -> dict[str, Any]:
+    if not isinstance(cpus, PlannedCpus):
         return {}
     return {
-        "cpus": [{"claim": holder.claim, "cpus": str(holder.cpus)} for holder in cpus.planned],
+        "cpus": [{"claim": each.claim, "cpus": str(each.cpus)} for each in cpus.planned],
         "cpusLeft": str(cpus.left),
     }
-
-
-# -- text ---------------------------------------------------------------------------------------------------
 
 
 def _print(placement: SchedulingResult, pod: Pod, cluster: ClusterSnapshot) -> None:
@@ -202,7 +191,7 @@ def _print(placement: SchedulingResult, pod: Pod, cluster: ClusterSnapshot) -> N
             print(f"  ! {chosen.effort}")
         others = [a.name for a in placement.nodes if a.fits and a.name != placement.node]
         if others:
-            print(f"  it would also fit on: {_few(others)}")
+            print(f"  it would also fit on: {shortened(others, _MOST_NAMES)}")
         for line in _left(placement, cluster):
             print(f"  {line}")
     else:
@@ -211,42 +200,29 @@ def _print(placement: SchedulingResult, pod: Pod, cluster: ClusterSnapshot) -> N
         for answer in placement.nodes:
             groups.setdefault(_reason(answer), []).append(answer.name)
         for reason, nodes in groups.items():
-            print(f"  {_few(nodes)}: {reason}")
-        print("  `drakit explain` with the same files says what is missing")
+            print(f"  {shortened(nodes, _MOST_NAMES)}: {reason}")
+        print("  run `drakit explain` with the same files for details")
     sys.stdout.flush()
 
 
-def _print_cpus(cpus: Chosen | Unknown | None) -> None:
-    """The CPUs of the claims, drawn on their machine."""
+def _print_cpus(cpus: PlannedCpus | UnknownCpus | None) -> None:
+    """Print the CPUs of the claims and draw them on the machine."""
     if cpus is None:
         return
-    if isinstance(cpus, Unknown):
+    if isinstance(cpus, UnknownCpus):
         print(f"  {cpus.reason}")
         return
-    for holder in cpus.planned:
-        print(f"  claim {holder.claim} gets CPUs {holder.cpus or 'none'}")
-    print(f"  left for other claims: {len(cpus.left)} CPUs ({cpus.left or 'none'})")
+    for each in cpus.planned:
+        print(f"  claim {each.claim} gets {cpu_list(each.cpus)}")
+    print(f"  left for other claims: {count(len(cpus.left), 'CPU')} ({cpus.left or 'none'})")
     if cpus.remark:
         print(f"  ({cpus.remark})")
     marks: dict[int, Mark] = {}
-    for letters, holders in (
-        ("abcdefghijklmnopqrstuvwxyz", cpus.held),
-        ("ABCDEFGHIJKLMNOPQRSTUVWXYZ", cpus.planned),
-    ):
-        for number, holder in enumerate(holders):
-            mark = Mark(letters[number % 26], holder.claim, len(marks))
-            marks.update(dict.fromkeys(holder.cpus, mark))
-    terminal = Terminal.of(sys.stdout)
-    print(
-        draw(
-            cpus.machine,
-            marks,
-            width=terminal.width,
-            color=terminal.color,
-            unicode=terminal.unicode,
-        ),
-        end="",
-    )
+    for letters, claims in ((ascii_lowercase, cpus.existing), (ascii_uppercase, cpus.planned)):
+        for number, each in enumerate(claims):
+            mark = Mark(letters[number % 26], each.claim, len(marks))
+            marks.update(dict.fromkeys(each.cpus, mark))
+    print(draw(cpus.machine, marks, Terminal.of(sys.stdout)), end="")
     for line in legend(cpus.machine, marks):
         print(f"  {line}")
 
@@ -258,16 +234,8 @@ def _line(result: dict[str, Any]) -> str:
     return f"{result['request']}: {where}{' – ' + amounts if amounts else ''}{admin}"
 
 
-def _few(names: list[str]) -> str:
-    shown = ", ".join(names[:5])
-    return f"{shown} and {len(names) - 5} more" if len(names) > 5 else shown
-
-
 def _left(placement: SchedulingResult, cluster: ClusterSnapshot) -> list[str]:
-    """What remains of the capacities that were drawn from."""
-    from drakit.core.quantity import Quantity
-    from drakit.scheduler.allocator.node_devices import InUse
-
+    """Describe the remaining capacity of the devices that the pod would use."""
     used = InUse.of(cluster.claims, cluster.release).capacity
     lines: list[str] = []
     seen: dict[Any, dict[str, int]] = {}

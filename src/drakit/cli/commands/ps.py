@@ -1,4 +1,4 @@
-"""``drakit ps``: who holds which CPUs, how much memory and how many hugepages of this machine."""
+"""``drakit ps``: the claims of ``drakit run`` on this machine and what they hold."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ import json
 import sys
 from typing import Any, Final
 
-from drakit.cli.errors import Problem
-from drakit.cli.local_node import add_options, amounts_of, cpus_of, local_node, marks_for
-from drakit.draw.machine_map import draw
-from drakit.draw.machine_tree import human_bytes
-from drakit.draw.memory_map import memory_lines
+from drakit.cli.errors import CliError
+from drakit.cli.local_node import add_options, amounts_of, local_node, print_claims
+from drakit.core.text import align, human_bytes
 from drakit.draw.terminal import Terminal
 from drakit.drivers.cpumem.kinds import DRIVER as CPUMEM
 from drakit.kit.driver import PreparedClaim
 
 EXAMPLES: Final = """\
 examples:
-  drakit ps                 claims of `drakit run` on this machine, drawn on its topology
-  drakit ps --output json   the same for a program
+  drakit ps                 list the claims and draw them on the topology of this machine
+  drakit ps --output json   the same as JSON
 
-Claims whose commands have ended are given back on the way.
+Claims whose commands have ended are released.
 """
 
 
@@ -34,66 +32,54 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the table and the picture."""
+    """Print the table and the drawing."""
     driver, node = local_node(options, driver_name=CPUMEM)
     try:
         prepared_claims = asyncio.run(node.look())
     except OSError as error:
-        raise Problem(f"cannot read the claims: {error}", "give another --state-dir") from None
-    entries = list(prepared_claims)
-    free = cpus_of(driver).shared(prepared_claims)
+        raise CliError(f"cannot read the claims: {error}", "give another --state-dir") from None
+    claims = list(prepared_claims)
+    free = driver.cpus.shared(prepared_claims)
     if options.output == "json":
-        document = {"claims": [_row(entry) for entry in entries], "free": str(free)}
+        document = {"claims": [_row(claim) for claim in claims], "free": str(free)}
         print(json.dumps(document, indent=2))
         return 0
     terminal = Terminal.of(sys.stdout)
-    rows = [("CLAIM", "CPUS", "MEMORY", "HUGEPAGES", "PID", "SINCE", "COMMAND")]
-    for told in map(_row, entries):
-        memory, pages = human_bytes(told["memory"]), human_bytes(sum(told["hugepages"].values()))
-        rows.append(
-            (
-                told["claim"],
-                told["cpus"] or "-",
-                memory if told["memory"] else "-",
-                pages if told["hugepages"] else "-",
-                str(told["pid"] or "-"),
-                told["since"],
-                told["command"],
-            )
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(6)]
-    for row in rows:
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row[:6], widths, strict=True))
-        print(f"{line}  {row[6]}"[: terminal.width])
+    rows: list[tuple[str, ...]] = [
+        ("CLAIM", "CPUS", "MEMORY", "HUGEPAGES", "PID", "SINCE", "COMMAND")
+    ]
+    rows += [_cells(_row(claim)) for claim in claims]
+    for line in align(rows, left=len(rows[0])):
+        print(line[: terminal.width])
     print(f"free: {free or 'none'}")
-    if entries:
-        marks = marks_for(entries)
-        print(
-            draw(
-                cpus_of(driver).machine,
-                marks,
-                width=terminal.width,
-                color=terminal.color,
-                unicode=terminal.unicode,
-            ),
-            end="",
-        )
-    if driver.node_amounts and any(map(amounts_of, entries)):
-        print("\n".join(memory_lines(driver.node_amounts, entries, terminal)))
+    if claims:
+        print_claims(driver, claims, terminal, bars=any(map(amounts_of, claims)))
     return 0
 
 
-def _row(entry: PreparedClaim) -> dict[str, Any]:
-    pid = int(entry.consumers[-1].partition(":")[0]) if entry.consumers else None
-    amounts = amounts_of(entry)
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        row["claim"],
+        row["cpus"] or "-",
+        human_bytes(row["memory"]) if row["memory"] else "-",
+        human_bytes(sum(row["hugepages"].values())) if row["hugepages"] else "-",
+        str(row["pid"] or "-"),
+        row["since"],
+        row["command"],
+    )
+
+
+def _row(claim: PreparedClaim) -> dict[str, Any]:
+    pid = int(claim.consumers[-1].partition(":")[0]) if claim.consumers else None
+    amounts = amounts_of(claim)
     return {
-        "claim": entry.name,
-        "uid": entry.uid,
-        "cpus": str(entry.exclusive("cpu")),
+        "claim": claim.name,
+        "uid": claim.uid,
+        "cpus": str(claim.exclusive("cpu")),
         "memory": sum(n for key, n in amounts.items() if key.endswith("/memory")),
         "hugepages": {key: n for key, n in amounts.items() if not key.endswith("/memory")},
         "pid": pid,
-        "since": entry.prepared_at,
+        "since": claim.prepared_at,
         "command": _command(pid),
     }
 

@@ -1,4 +1,4 @@
-"""``drakit topology``: what this machine (or the dump of another one) is made of."""
+"""``drakit topology``: drawing of this machine, or of a dump of another one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import os
 import sys
 from typing import Final
 
-from drakit.cli.errors import Problem
+from drakit.cli.errors import CliError
+from drakit.core.text import align
 from drakit.draw.layout import join_parts, wrap
 from drakit.draw.machine_map import ascii_only, draw, legend
 from drakit.draw.machine_words import distances, summary, system
@@ -21,12 +22,12 @@ EXAMPLES: Final = """\
 examples:
   drakit topology                          a drawing that fits the terminal
   drakit topology --svg machine.svg        the same as a picture
-  drakit topology --output json            the same for a program (docs/topology.md)
+  drakit topology --output json            the same as JSON (docs/topology.md)
   drakit topology --root ./dump            another machine: ./dump/sys and ./dump/proc
-  drakit topology --warnings               what the kernel's files left in doubt
+  drakit topology --warnings               inconsistencies in the kernel's topology files
 
-Cores are cells with the numbers of their CPUs. Colors follow the terminal; NO_COLOR=1 turns
-them off, and COLUMNS overrides the width. The exit code is 1 if no CPU was found.
+Each cell is a core with the numbers of its CPUs. NO_COLOR=1 turns colors off, and COLUMNS
+overrides the width. The exit code is 1 if no CPU was found.
 """
 
 
@@ -42,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output",
         choices=("text", "json", "yaml"),
-        help="what to print (default: text, or nothing with --svg)",
+        help="output format (default: text, or none with --svg)",
     )
     parser.add_argument("--svg", metavar="FILE", help="write the drawing as SVG (- for stdout)")
     parser.add_argument(
@@ -53,67 +54,52 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Discover, print, and return 0 – or 1 if not a single CPU was found."""
+    """Discover the machine and print it; returns 1 if no CPU was found."""
     machine = _machine(options.root)
     if options.svg is not None:
         _write_svg(machine, options.svg)
     output = options.output or ("text" if options.svg is None or options.warnings else "nothing")
-    if output == "json":
-        import json
+    if output == "text":
+        print(report(machine, Terminal.of(sys.stdout), list_warnings=options.warnings), end="")
+    elif output != "nothing":
+        from drakit.cli.documents import format_document
+        from drakit.machine.document import topology_document
 
-        from drakit.cli.topology_document import topology_document
-
-        print(json.dumps(topology_document(machine), indent=2))
-    elif output == "yaml":
-        import yaml
-
-        from drakit.cli.topology_document import topology_document
-
-        # The dumper in C, where PyYAML was built with it, takes a tenth of the time.
-        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-        print(yaml.dump(topology_document(machine), Dumper=dumper, sort_keys=False), end="")
-    elif output == "text":
-        terminal = Terminal.of(sys.stdout)
-        print(report(machine, terminal, list_doubts=options.warnings), end="")
+        print(format_document(topology_document(machine), output), end="")
     if not machine.cpus:
         print(
             f"drakit topology: no CPU found under {options.root}\n"
-            f"  {os.path.join(options.root, 'sys/devices/system/cpu')} has to list them; a dump "
-            "needs its sys/ (and proc/) directly below --root",
+            f"  {os.path.join(options.root, 'sys/devices/system/cpu')} must list them; a dump "
+            "needs sys/ (and proc/) directly below --root",
             file=sys.stderr,
         )
         return NO_CPU_FOUND
     return 0
 
 
-def report(machine: Machine, terminal: Terminal, *, list_doubts: bool = False) -> str:
-    """The whole text: heading, drawing, legend, NUMA distances, and doubts or their number."""
-    blocks: list[list[str]] = [
-        [terminal.paint(line, BOLD) for line in join_parts(summary(machine), terminal.width)]
-        + join_parts(system(machine), terminal.width)
+def report(machine: Machine, terminal: Terminal, *, list_warnings: bool = False) -> str:
+    """Return the heading, drawing, legend, NUMA distances, and the warnings or their number."""
+    width = terminal.width
+    blocks = [
+        [terminal.paint(line, BOLD) for line in join_parts(summary(machine), width)]
+        + join_parts(system(machine), width),
+        draw(machine, terminal=terminal).splitlines(),
+        [line for entry in legend(machine) for line in wrap(entry, width)],
+        _distance_lines(machine, width),
+        _warnings(machine, width)
+        if list_warnings
+        else [terminal.paint(line, DIM) for line in _warning_count(machine, width)],
     ]
-    drawing = draw(
-        machine, width=terminal.width, color=terminal.color, unicode=terminal.unicode
-    ).splitlines()
-    blocks.append(drawing)
-    blocks.append([line for said in legend(machine) for line in wrap(said, terminal.width)])
-    blocks.append(_distance_lines(machine, terminal.width))
-    blocks.append(
-        _doubts(machine, terminal.width)
-        if list_doubts
-        else [terminal.paint(line, DIM) for line in _doubt_count(machine, terminal.width)]
-    )
     text = "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
     return text if terminal.unicode else ascii_only(text)
 
 
 def _machine(root: str) -> Machine:
     if not os.path.isdir(root):
-        raise Problem(
+        raise CliError(
             f"--root {root!r} is not a directory",
-            "give the folder that holds the sys/ (and proc/) of the machine; without --root this "
-            "machine is read",
-            code=NO_CPU_FOUND,
+            "give the directory with the sys/ (and proc/) of a machine, or omit it for this machine",
+            exit_code=NO_CPU_FOUND,
         )
     return discover(root)
 
@@ -129,9 +115,9 @@ def _write_svg(machine: Machine, path: str) -> None:
         with open(path, "w", encoding="utf-8") as file:
             file.write(picture)
     except OSError as error:
-        raise Problem(
+        raise CliError(
             f"cannot write the SVG to {path!r}: {error.strerror}",
-            "name a file in a directory you may write to, or use --svg - for standard output",
+            "name a file in a writable directory, or use --svg - for standard output",
         ) from error
     print(f"wrote {path}", file=sys.stderr)
 
@@ -140,28 +126,24 @@ def _distance_lines(machine: Machine, width: int) -> list[str]:
     table = distances(machine)
     if not table:
         return []
-    widest = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = [
-        "  ".join(cell.rjust(size) for cell, size in zip(row, widest, strict=True)) for row in table
-    ]
+    lines = align(table, left=0)
     if max(map(len, lines)) > width:
         return wrap("NUMA distances: too many nodes for this width; see --output json", width)
     return ["NUMA distances", *lines]
 
 
-def _doubt_count(machine: Machine, width: int) -> list[str]:
-    count = len(machine.warnings)
-    if not count:
+def _warning_count(machine: Machine, width: int) -> list[str]:
+    number = len(machine.warnings)
+    if not number:
         return []
-    noun = "doubt" if count == 1 else "doubts"
-    said = f"{count} {noun} about what the kernel says; `drakit topology --warnings` lists them"
-    return wrap(said, width)
+    text = "1 inconsistency" if number == 1 else f"{number} inconsistencies"
+    return wrap(f"{text} in the kernel's topology files; see `drakit topology --warnings`", width)
 
 
-def _doubts(machine: Machine, width: int) -> list[str]:
+def _warnings(machine: Machine, width: int) -> list[str]:
     if not machine.warnings:
-        return wrap("no doubts: every file was there and none contradicted another", width)
-    lines = ["doubts:"]
-    for doubt in machine.warnings:
-        lines += wrap(f"{doubt.file}: {doubt.reason}", width)
+        return wrap("no inconsistencies in the kernel's topology files", width)
+    lines = wrap("inconsistencies in the kernel's topology files:", width)
+    for warning in machine.warnings:
+        lines += wrap(f"{warning.file}: {warning.reason}", width)
     return lines

@@ -1,4 +1,4 @@
-"""``drakit verify``: whether the cgroups of this node are what its claims demand."""
+"""``drakit verify``: whether the cgroups of this node match its claims."""
 
 from __future__ import annotations
 
@@ -6,21 +6,14 @@ import argparse
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
-from drakit.cli.checkpoint_view import CheckpointView, look
-from drakit.cli.driver_settings import (
-    DriverSettings,
-    add_kubelet_config,
-    add_options,
-    driver_settings,
-)
-from drakit.cli.errors import Problem
+from drakit.cli.driver_settings import DriverSettings, add_options, driver_settings
+from drakit.cli.errors import CliError
+from drakit.core.text import count
 from drakit.drivers.cpumem.audit.observed import CgroupScanner, ObservedPod
 from drakit.drivers.cpumem.audit.verdict import Verdict, audit
-from drakit.drivers.cpumem.discovery import ownership_reader, policy_here
-from drakit.drivers.cpumem.driver import CpuMem
+from drakit.kit.claims.checkpoint_files import CheckpointView, read_checkpoint
 
 RIGHT: Final = 0
 WRONG: Final = 1
@@ -33,13 +26,13 @@ examples:
   drakit verify --pid 4711                          with the settings of a running driver
   drakit verify --driver cpumem --cgroup-root ./dump/cgroup --state-dir ./dump/claims
 
-For every container with a claim, every pod with one, and the cgroups above: what the checkpoint
-demands and what the kernel's files say (cpuset.cpus, cpuset.mems, hugetlb.*.max and rsvd.max for
+For every container and pod with a claim, and the cgroups above them, the values that the checkpoint
+requires are compared with the kernel's (cpuset.cpus, cpuset.mems, hugetlb.*.max and rsvd.max for
 every page size, memory.min, memory.low, memory.high). Containers without claims must not run on
-claimed CPUs. Nothing is changed. [+] is right, [-] is wrong, [?] cannot be told.
+claimed CPUs. Nothing is changed. [+] is correct, [-] is wrong, [?] is unknown.
 
-The exit code is 0 if everything is right, 1 if anything is wrong, 2 for bad input, 3 if nothing is
-wrong as far as could be seen, but not all could be.
+The exit code is 0 if everything is correct, 1 if anything is wrong, 2 for invalid input, 3 if nothing
+is wrong but something is unknown.
 """
 
 
@@ -47,32 +40,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.epilog = EXAMPLES
     parser.add_argument("--output", choices=("text", "json"), default="text")
-    add_kubelet_config(parser)
     add_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare and print."""
+    """Compare the cgroups with the claims and print the differences."""
     settings = driver_settings(options)
     try:
         driver = settings.driver()
-        view = look(settings.config.checkpoint_dir(driver.name))
+        view = read_checkpoint(settings.config.checkpoint_dir(driver.name))
     except OSError as error:
-        raise Problem(str(error), "run as root, or name the checkpoint with --state-dir") from None
+        raise CliError(
+            str(error), "run as root, or give the checkpoint directory with --state-dir"
+        ) from None
     root = settings.config.cgroup_root
     if not os.path.exists(os.path.join(root, "cgroup.controllers")):
-        raise Problem(
-            f"{root or 'cgroupRoot'} is no cgroup v2", "name its mount point with --cgroup-root"
+        raise CliError(
+            f"{root or 'cgroupRoot'} is not a cgroup v2 hierarchy",
+            "give its mount point with --cgroup-root",
         )
     proc = os.path.join(settings.config.sysfs_root, "proc")
     scanner = CgroupScanner(root, proc, driver.cdi_kind, view.entries)
     pods = scanner.pods()
-    if isinstance(driver, CpuMem):
-        reader = ownership_reader(driver.inventory.config, options.kubelet_config)
-        driver = replace(
-            driver,
-            memory_policy=policy_here(driver.inventory.config, driver.inventory.machine, reader),
-        )
     verdicts = audit(driver, driver.memory_policy, view.prepared_claims, pods, scanner.read)
     code = _code(verdicts, view)
     if options.output == "json":
@@ -92,9 +81,9 @@ def _code(verdicts: Iterable[Verdict], view: CheckpointView) -> int:
 
 
 _SUMMARY: Final = {
-    RIGHT: "everything is as it must be",
-    WRONG: "something is not as it must be: see the lines marked [-]",
-    UNKNOWN: "nothing wrong was seen, but not everything could be: see the lines marked [?]",
+    RIGHT: "all cgroups match the claims",
+    WRONG: "some cgroups do not match the claims: see the lines marked [-]",
+    UNKNOWN: "no mismatch found, but some values are unknown: see the lines marked [?]",
 }
 _SIGNS: Final = {True: "[+]", False: "[-]", None: "[?]"}
 
@@ -102,30 +91,31 @@ _SIGNS: Final = {True: "[+]", False: "[-]", None: "[?]"}
 def report(
     view: CheckpointView, pods: Sequence[ObservedPod], verdicts: Sequence[Verdict]
 ) -> Iterable[str]:
-    """One line for each cgroup that must say something, with what is wrong below it."""
-    for path, problem in view.unreadable.items():
-        yield f"[-] {path}: {problem}"
+    """Yield a line for each cgroup with requirements, followed by what is wrong."""
+    for path, error in view.unreadable.items():
+        yield f"[-] {path}: {error}"
     here = {pod.uid for pod in pods}
     for entry in view.entries:
         if not here.intersection(entry.consumers):
-            yield f"[+] {entry}: none of its pods is here"
+            yield f"[+] {entry}: none of its pods is running"
     for verdict in verdicts:
         if verdict.right and not verdict.claims and verdict.kind == "container":
-            continue  # the many containers that stay away from claimed CPUs
+            continue  # only counted below: most containers have no claims
         yield _line(verdict)
         if verdict.problem or verdict.unknown:
             yield f"      {verdict.problem or verdict.unknown}"
         yield from (f"      {check}" for check in verdict.checks if not check.right)
     others = sum(v.right is True and not v.claims and v.kind == "container" for v in verdicts)
     if others:
-        yield f"[+] {others} containers without claims keep off claimed CPUs"
+        yield f"[+] {count(others, 'container')} without claims not on claimed CPUs"
 
 
 def _line(verdict: Verdict) -> str:
-    whose = f" ({', '.join(verdict.claims)})" if verdict.claims else ""
-    said = " ".join(f"{check.file}={check.found}" for check in verdict.checks if check.right)
+    claims = f" ({', '.join(verdict.claims)})" if verdict.claims else ""
+    values = " ".join(f"{check.file}={check.found}" for check in verdict.checks if check.right)
     return (
-        f"{_SIGNS[verdict.right]} {verdict.kind} {verdict.path}{whose}{': ' if said else ''}{said}"
+        f"{_SIGNS[verdict.right]} {verdict.kind} {verdict.path}{claims}"
+        f"{': ' if values else ''}{values}"
     )
 
 

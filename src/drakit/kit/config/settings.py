@@ -202,6 +202,7 @@ def add_flags(
     *,
     prefix: str,
     excluding: type[Struct] | None = None,
+    title: str = "settings",
 ) -> None:
     """Add ``--config`` and a flag for each setting of *kind* to *parser*.
 
@@ -212,10 +213,7 @@ def add_flags(
             "--config", metavar="FILE", help=f"YAML or JSON file of settings (${prefix}_CONFIG)"
         )
     present = {one.field for one in settings_of(excluding, prefix)} if excluding else set()
-    more = " of " + kind.__name__ if excluding is not None else ""
-    group = parser.add_argument_group(
-        f"settings{more} (file key, environment variable in brackets)"
-    )
+    group = parser.add_argument_group(f"{title} (file key, environment variable in brackets)")
     for one in settings_of(kind, prefix):
         if one.field in present:
             continue

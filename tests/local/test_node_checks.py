@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from drakit.cli import main
-from drakit.cli.node_runtime import about_crio, about_node, about_selinux, read_crio
 from drakit.kit.config.options import HostOptions
 from drakit.kit.preflight import CheckResult
+from drakit.local.node_checks import about_crio, about_runtime, about_selinux, read_crio
 from drakit.machine.model import CgroupMode, Cgroups
 from drakit.testing.synthetic import Surroundings, build
 from drakit.testing.sysfs_writer import write_tree
@@ -51,7 +51,7 @@ def notes(found: list[CheckResult]) -> list[str]:
 
 
 def test_a_node_without_any_of_these_files_is_not_talked_about(node: Node) -> None:
-    assert list(about_node(node.options())) == []
+    assert list(about_runtime(node.options())) == []
 
 
 # -- CRI-O -----------------------------------------------------------------------------------------
@@ -132,8 +132,8 @@ def test_a_damaged_file_of_crio_ends_nothing(node: Node, text: str) -> None:
     ("pods", "init", "verify", "level", "text"),
     [
         ("kubepods.slice", "systemd", 30.0, "good", "is systemd"),
-        ("kubelet.slice/kubelet-kubepods.slice", "systemd", 30.0, "good", "put back within 30 s"),
-        ("kubepods.slice", "systemd", 0.0, "note", "nothing puts them back"),
+        ("kubelet.slice/kubelet-kubepods.slice", "systemd", 30.0, "good", "restored within 30 s"),
+        ("kubepods.slice", "systemd", 0.0, "note", "not restored"),
         ("kubepods", "init", 30.0, "good", "is cgroupfs"),
         ("kubepods", "systemd", 30.0, "note", "two programs manage one tree"),
     ],
@@ -143,7 +143,7 @@ def test_the_cgroup_driver_is_told(
 ) -> None:
     (node.root / "cgroup" / pods).mkdir(parents=True)
     node.put("proc/1/comm", f"{init}\n")
-    (found,) = about_node(node.options(verify_seconds=verify))
+    (found,) = about_runtime(node.options(verify_seconds=verify))
     assert found.subject == "cgroups"
     assert text in (found.note if level == "note" else found.detail)
 

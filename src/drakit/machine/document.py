@@ -1,20 +1,19 @@
-"""A machine as a document for programs: the JSON of ``drakit topology`` (see docs/topology.md).
+"""JSON document of a machine, as ``drakit topology`` prints it (see docs/topology.md).
 
-Field names and meanings are a contract. Fields may be added, never renamed or given another sense.
+Field names and meanings are stable: fields may be added, but not renamed or redefined.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from drakit.core.cpuset import CpuSet
 from drakit.machine.model import Cache, Cgroups, Cpu, Machine, NumaNode
 
 Document = dict[str, Any]
 
 
 def topology_document(machine: Machine) -> Document:
-    """Everything known about *machine* in plain dictionaries, lists, texts and numbers."""
+    """Return everything known about *machine* as plain dictionaries, lists, strings and numbers."""
     return {
         "architecture": machine.architecture or None,
         "kernelRelease": machine.kernel_release or None,
@@ -33,7 +32,7 @@ def topology_document(machine: Machine) -> Document:
             for root in machine.pci_roots
         ],
         "cgroups": _cgroups(machine.cgroups),
-        "warnings": [{"file": doubt.file, "reason": doubt.reason} for doubt in machine.warnings],
+        "warnings": [{"file": each.file, "reason": each.reason} for each in machine.warnings],
     }
 
 
@@ -48,7 +47,7 @@ def _cpu(cpu: Cpu) -> Document:
         "l3": cpu.llc,
         "numaNode": cpu.numa_node,
         "coreType": cpu.core_type.value,
-        "siblings": _list_or_null(cpu.siblings),
+        "siblings": str(cpu.siblings) or None,
         "isolated": cpu.isolated,
         "nohzFull": cpu.nohz_full,
         "capacity": cpu.capacity,
@@ -101,7 +100,3 @@ def _cgroups(cgroups: Cgroups) -> Document:
         "controllers": sorted(cgroups.controllers),
         "memoryHugetlbAccounting": cgroups.memory_hugetlb_accounting,
     }
-
-
-def _list_or_null(cpus: CpuSet) -> str | None:
-    return str(cpus) if cpus else None

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drakit.cli import main
-from drakit.cli.published_machine import machine_of
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import to_builtins
 from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.driver import cpu_driver
 from drakit.kit.slices.preview import preview_slices
 from drakit.local.node import builtin_classes
+from drakit.local.published_machine import published_machine
 from drakit.machine.discover import discover
 from drakit.testing.synthetic import build
 from drakit.testing.sysfs_writer import write_tree
@@ -133,7 +133,7 @@ def test_what_the_driver_would_reject_is_said(
         {"opaque": {"driver": "dra.cpu", "parameters": parameters}}
     ]
     assert main(plan(tmp_path, source, wanted, *on(machine))) == 0
-    assert "dra-driver-cpu would refuse when the pod starts" in capsys.readouterr().out
+    assert "dra-driver-cpu would reject the claim when the pod starts" in capsys.readouterr().out
 
 
 def test_a_directory_without_a_machine_is_a_problem(
@@ -157,7 +157,7 @@ def test_a_machine_is_put_together_from_its_devices(
     real = build(sockets=sockets, llcs=llcs, cores=cores, threads=threads)
     driver = cpu_driver(CpuConfig(cpu_device_mode="individual"), real)
     devices = [d for entry in preview_slices(driver, "n") for d in entry.spec.devices]
-    found = machine_of(devices)
+    found = published_machine(devices)
     for level in ("sockets", "cores", "llc_cpus", "online"):
         assert getattr(found, level) == getattr(real, level)
     assert [c.numa_node for c in found.cpus] == [c.numa_node for c in real.cpus]

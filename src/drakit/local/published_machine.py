@@ -1,7 +1,6 @@
-"""A machine put together from what dra-driver-cpu publishes about single CPUs.
+"""Machine reconstructed from the device attributes that dra-driver-cpu publishes for each CPU.
 
-Enough to draw it. What the driver does not publish is missing: memory, distances, CPUs it keeps for the
-system.
+It is complete enough to draw; memory, distances and reserved CPUs are not published.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from drakit.machine.model import Cache, CoreType, Cpu, Machine
 from drakit.scheduler.allocator.constraints import lookup_attribute, values_of
 
 
-def machine_of(devices: Iterable[Device]) -> Machine:
-    """A machine as far as the attributes of its single-CPU devices tell."""
+def published_machine(devices: Iterable[Device]) -> Machine:
+    """Return the machine that the attributes of its single-CPU devices describe."""
     rows = [(number, device) for device in devices if (number := cpu_number(device)) is not None]
     rows.sort(key=lambda row: row[0])
 
     def group(name: str) -> dict[int, int]:
-        """The rank of each CPU's group, in order of the lowest CPU."""
+        """Return the rank of each CPU's group, ordered by lowest CPU."""
         ranks: dict[Hashable, int] = {}
         found: dict[int, int] = {}
         for number, device in rows:
@@ -68,7 +67,7 @@ def machine_of(devices: Iterable[Device]) -> Machine:
 
 
 def cpu_number(device: Device) -> int | None:
-    """The CPU behind a single-CPU device."""
+    """Return the number of the CPU of a single-CPU device."""
     return _number(device, "cpuID")
 
 

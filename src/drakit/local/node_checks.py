@@ -1,20 +1,27 @@
-"""What the container runtime, the cgroup driver and SELinux of a node allow, from files alone.
+"""Checks of this node for a driver, as ``drakit doctor`` reports them; nothing is changed.
 
-For ``drakit doctor``. Nothing is asked of the runtime or of the cluster, so a check that finds none of
-the files it needs reports nothing: in the driver's pod most of them are not mounted.
+The container runtime, the cgroup driver and SELinux are checked by their files only. A check that finds
+none of its files reports nothing: in the driver's pod most of them are not mounted.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
+from drakit.core.cpuset import CpuSet, CpuSetError
+from drakit.core.text import count
+from drakit.drivers.cpu.config import CpuSettings
 from drakit.drivers.cpumem.preflight import pods_cgroup
+from drakit.drivers.cpumem.qos.kubeletconfig import KubeletFiles
+from drakit.drivers.models.node_driver import NodeDriver
 from drakit.kit.config.options import HostOptions
-from drakit.kit.preflight import CheckResult
+from drakit.kit.preflight import CheckResult, findings
+from drakit.local.node_programs import NodeProgram
 from drakit.wire.nri.versions import capabilities_of
 
 _CRIO_SOCKET: Final = "var/run/crio/crio.sock"
@@ -27,32 +34,88 @@ _DOMAIN: Final = re.compile(r"[^:\s]+:[^:\s]+:([^:\s]+)(?::|\s|\0|$)")
 _UNCONFINED: Final = ("spc_t", "unconfined_t", "unconfined_service_t")
 
 
-def about_node(config: HostOptions, pid: int | None = None) -> Iterator[CheckResult]:
-    """All findings, for the node whose files are below ``sysfsRoot``; *pid* is a running driver."""
+def check_node(
+    program: NodeProgram,
+    config: CpuSettings,
+    node: str,
+    kubelet_config: str | None = None,
+    pid: int | None = None,
+) -> Iterator[CheckResult]:
+    """Yield the results of all checks, quick ones first; *pid* is that of a running driver."""
+    try:
+        driver = program.driver(config, kubelet_config)
+    except OSError as error:
+        yield CheckResult("driver", "", str(error), "run as root, or as the driver's user")
+        return
+    yield from _about_machine(driver)
+    yield from program.checks(config, kubelet_config)
+    yield from _about_reserved_cpus(config, KubeletFiles.of(config, kubelet_config))
+    yield from about_runtime(config, pid)
+    yield from findings(lambda: driver, config, node)
+
+
+def _about_machine(driver: NodeDriver) -> Iterator[CheckResult]:
+    """Check the CPUs, the settings for them, and the kernel's topology files."""
+    cpus = driver.cpus
+    machine = cpus.machine
+    if not machine.cpus:
+        yield CheckResult(
+            "machine", "", "no CPU found", "set sysfsRoot to the directory of sys/ and proc/"
+        )
+        return
+    yield CheckResult(
+        "machine",
+        f"CPUs {machine.online} online, {cpus.reserved or 'none'} reserved, "
+        f"{cpus.offered or 'none'} offered, {count(len(machine.numa_nodes), 'NUMA node')}",
+    )
+    for warning in dict.fromkeys((*cpus.warnings, *driver.warnings)):
+        if warning in cpus.warnings and not cpus.offered:
+            yield CheckResult("configuration", "", warning, "change the setting")
+        else:
+            yield _note("configuration", warning, "change the setting")
+    for inconsistency in machine.warnings:
+        yield _note("machine", f"{inconsistency.file}: {inconsistency.reason}")
+
+
+def _about_reserved_cpus(config: CpuSettings, files: KubeletFiles) -> Iterator[CheckResult]:
+    """Check that the kubelet reserves the same CPUs, if its configuration can be read."""
+    kubelet, _ = files.read_or_reason()
+    reserved = (kubelet and kubelet.reserved_system_cpus) or ""
+    try:
+        same = CpuSet.parse(reserved) == config.reserved
+    except CpuSetError:
+        same = False
+    if reserved and not same:
+        yield _note(
+            "kubelet",
+            f"reservedSystemCPUs is {reserved}, the driver's reservedCPUs "
+            f"{config.reserved_cpus or 'empty'}",
+            "set both to the same list: without its CPU manager the kubelet only counts them",
+        )
+
+
+def about_runtime(config: HostOptions, pid: int | None = None) -> Iterator[CheckResult]:
+    """Check CRI-O, the cgroup driver and SELinux by the files below ``sysfsRoot``."""
     yield from about_crio(config)
     yield from about_cgroup_driver(config)
     yield from about_selinux(config, pid)
 
 
-# -- CRI-O -------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Crio:
-    """CRI-O as its files describe it."""
+    """Settings of CRI-O; the release is empty if it is not known."""
 
     release: str = ""
-    """Empty when it is not known."""
     nri: bool = True
     nri_socket: str = "/var/run/nri/nri.sock"
     cgroup_manager: str = "systemd"
     cdi_directories: tuple[str, ...] = _CDI_DIRECTORIES
-    unreadable: tuple[str, ...] = field(default=())
-    """Files that are there and could not be read, with the reason."""
+    unreadable: tuple[str, ...] = ()
+    """Files that could not be read, with the reason."""
 
 
 def read_crio(root: str) -> Crio | None:
-    """CRI-O of the machine below *root*; None when there is no sign of it."""
+    """Read the settings of CRI-O on the machine below *root*; None if it has no CRI-O."""
     directory = os.path.join(root, _CRIO_DIRECTORY)
     signs = (_CRIO_SOCKET, _CRIO_FILE, _CRIO_DIRECTORY, _CRIO_VERSION)
     if not any(os.path.exists(os.path.join(root, each)) for each in signs):
@@ -69,10 +132,11 @@ def read_crio(root: str) -> Crio | None:
         except (OSError, ValueError) as error:
             unreadable.append(f"{path}: {error}")
     nri, runtime = tables.get("nri", {}), tables.get("runtime", {})
+    release = re.search(r"\d+\.\d+(\.\d+)?", _text(os.path.join(root, _CRIO_VERSION)))
     default = Crio()
     directories = runtime.get("cdi_spec_dirs")
     return Crio(
-        release=_release(os.path.join(root, _CRIO_VERSION)),
+        release=release[0] if release else "",
         nri=nri.get("enable_nri") is not False,
         nri_socket=str(nri.get("nri_listen") or default.nri_socket),
         cgroup_manager=str(runtime.get("cgroup_manager") or default.cgroup_manager),
@@ -82,9 +146,7 @@ def read_crio(root: str) -> Crio | None:
 
 
 def _tables(path: str) -> dict[str, dict[str, Any]]:
-    """The tables below ``crio`` in one of its files; raises ``OSError`` or ``ValueError``."""
-    import tomllib
-
+    """Return the tables below ``crio`` in a file. Raises ``OSError`` or ``ValueError``."""
     with open(path, "rb") as file:
         text = file.read(_LARGEST_FILE).decode()
     crio = tomllib.loads(text).get("crio", {})
@@ -92,14 +154,8 @@ def _tables(path: str) -> dict[str, dict[str, Any]]:
     return {name: table for name, table in inner if isinstance(table, dict)}
 
 
-def _release(path: str) -> str:
-    """The release in CRI-O's version file, as ``1.36.3``; empty when it is not known."""
-    found = re.search(r"\d+\.\d+(\.\d+)?", _text(path))
-    return found[0] if found else ""
-
-
 def about_crio(config: HostOptions) -> Iterator[CheckResult]:
-    """Whether CRI-O, where it is installed, offers what the driver needs."""
+    """Check that CRI-O, if it is installed, meets the driver's requirements."""
     crio = read_crio(config.sysfs_root)
     if crio is None:
         return
@@ -107,8 +163,8 @@ def about_crio(config: HostOptions) -> Iterator[CheckResult]:
         "runtime",
         f"CRI-O {crio.release or 'of unknown release'}, cgroup_manager {crio.cgroup_manager}",
     )
-    for problem in crio.unreadable:
-        yield _note("runtime", f"cannot read {problem}", "correct the file, or run as root")
+    for error in crio.unreadable:
+        yield _note("runtime", f"cannot read {error}", "correct the file, or run as root")
     if config.nri == "off":
         return
     if not crio.nri:
@@ -123,7 +179,7 @@ def about_crio(config: HostOptions) -> Iterator[CheckResult]:
         yield _note(
             "runtime",
             f"CRI-O's nri_listen is {crio.nri_socket}, the driver's nriSocket {config.nri_socket}",
-            "give both the same path",
+            "set both to the same path",
         )
     if _real(config.cdi_dir) not in map(_real, crio.cdi_directories):
         yield CheckResult(
@@ -132,39 +188,33 @@ def about_crio(config: HostOptions) -> Iterator[CheckResult]:
             f"CRI-O reads CDI specs in {', '.join(crio.cdi_directories)}, not in {config.cdi_dir}",
             "add it to cdi_spec_dirs in [crio.runtime], or set cdiDir to one of these",
         )
-    yield from what_crio_cannot(crio, config)
+    yield from _about_updates(crio, config)
 
 
-def what_crio_cannot(crio: Crio, config: HostOptions) -> Iterator[CheckResult]:
-    """What this release of CRI-O does not do, and what the driver does instead.
-
-    Which releases that are is in the table the driver itself uses; an unknown one cannot do it.
-    """
+def _about_updates(crio: Crio, config: HostOptions) -> Iterator[CheckResult]:
+    """Report if this release of CRI-O does not accept updates that it did not ask for."""
     version, features = capabilities_of("cri-o", crio.release)
     if features.unsolicited_updates:
         return
-    compared = bool(config.cgroup_root and config.verify_seconds)
+    verified = bool(config.cgroup_root and config.verify_seconds)
     instead = (
-        f"they are applied through direct cgroup writes (within {config.verify_seconds:g} s) and with "
-        "the next event"
-        if compared
-        else "they are applied with the next event only, because cgroups are not compared"
+        f"they are applied by direct cgroup writes (within {config.verify_seconds:g} s) and with the "
+        "next event"
+        if verified
+        else "they are applied with the next event only, because cgroups are not verified"
     )
     yield _note(
         "runtime",
         f"updates of running containers cannot be pushed to this CRI-O (NRI {version}, 0.12.1 is needed); "
         f"{instead}",
-        "nothing to do: cgroupRoot must stay writable for the driver"
-        if compared
+        "no action needed: cgroupRoot must stay writable for the driver"
+        if verified
         else "set cgroupRoot and verifySeconds",
     )
 
 
-# -- cgroups -----------------------------------------------------------------------------------------
-
-
 def about_cgroup_driver(config: HostOptions) -> Iterator[CheckResult]:
-    """Which program makes the pods' cgroups: the kubelet and the runtime, or systemd for them."""
+    """Report which program creates the pods' cgroups: the kubelet and the runtime, or systemd."""
     pods = pods_cgroup(config.cgroup_root) if config.cgroup_root else None
     if pods is None:
         return
@@ -184,23 +234,20 @@ def about_cgroup_driver(config: HostOptions) -> Iterator[CheckResult]:
     if config.verify_seconds:
         yield CheckResult(
             "cgroups",
-            f"the kubelet's cgroup driver is systemd ({pods}); what systemd resets is put back within "
-            f"{config.verify_seconds:g} s",
+            f"the kubelet's cgroup driver is systemd ({pods}); files that systemd resets are restored "
+            f"within {config.verify_seconds:g} s",
         )
     else:
         yield _note(
             "cgroups",
             f"the kubelet's cgroup driver is systemd ({pods}), which resets files of containers on "
-            "daemon-reload and set-property; nothing puts them back",
+            "daemon-reload and set-property; they are not restored",
             "set verifySeconds, for example to 30",
         )
 
 
-# -- SELinux -----------------------------------------------------------------------------------------
-
-
 def about_selinux(config: HostOptions, pid: int | None = None) -> Iterator[CheckResult]:
-    """Whether SELinux lets the driver's container reach the runtime's socket and write cgroups."""
+    """Check that SELinux allows the driver to use the runtime's socket and to write cgroups."""
     enforce = _text(os.path.join(config.sysfs_root, "sys/fs/selinux/enforce")).strip()
     process = "self" if pid is None else str(pid)
     context = _text(os.path.join(config.sysfs_root, "proc", process, "attr/current"))
@@ -220,18 +267,15 @@ def about_selinux(config: HostOptions, pid: int | None = None) -> Iterator[Check
     elif domain in _UNCONFINED[:1] or (pid is not None and domain in _UNCONFINED):
         yield CheckResult("SELinux", f"enforcing; the driver runs as {domain}")
     else:
-        yield _note("SELinux", "enforcing: a driver in an ordinary container cannot work", remedy)
+        yield _note("SELinux", "enforcing: a driver in a confined container cannot work", remedy)
 
 
-# -- files -------------------------------------------------------------------------------------------
-
-
-def _note(subject: str, text: str, remedy: str) -> CheckResult:
+def _note(subject: str, text: str, remedy: str = "") -> CheckResult:
     return CheckResult(subject, "", note=text, remedy=remedy)
 
 
 def _text(path: str) -> str:
-    """A small file's content; empty when it cannot be read."""
+    """Return the content of a small file; empty if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read(4096).decode("utf-8", "replace")
@@ -240,6 +284,6 @@ def _text(path: str) -> str:
 
 
 def _real(path: str) -> str:
-    """A path without the spelling /var/run, which is a link to /run."""
+    """Normalize a path; /var/run is a link to /run."""
     path = os.path.normpath(path)
     return path.removeprefix("/var") if path.startswith("/var/run/") else path
