@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from drakit.cgroups.files import DIRECTORY, MISSING, open_beneath, opened, read_file, write_file
-from drakit.cgroups.paths import pod_uid, relative_path
-from drakit.cgroups.values import parse_list, same_value
+from drakit.cgroups.paths import pod_uid
+from drakit.cgroups.values import parse_list
 from drakit.core.cpuset import CpuSet
-
-__all__ = ["CgroupTree", "CpusetFiles", "PodDirectory", "relative_path", "same_value"]
 
 _DEEPEST_POD: Final = 7
 """Levels from the mount down to a pod: three, and more with the kubelet's ``cgroupRoot``."""

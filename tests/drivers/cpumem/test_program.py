@@ -1,4 +1,4 @@
-"""The command: what it would publish, its settings, its configuration_warnings."""
+"""The command: what it would publish, its settings, its warnings."""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drakit.cgroups.tree import CgroupTree, same_value
+from drakit.cgroups.tree import CgroupTree
+from drakit.cgroups.values import same_value
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.cpumem.driver import cpumem_driver
 from drakit.drivers.cpumem.qos.reconciler import QosReconciler
