@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.models.cpu_choice import choose
-from drakit.drivers.models.cpu_topology import Topology
+from drakit.drivers.models.cpu_topology import CpuTopology
 from drakit.testing.synthetic import build
 
 STEPS = 10_000
@@ -36,7 +36,7 @@ class Result:
 
 
 def walk(
-    topology: Topology, group: CpuSet, where: str, *, steps: int = STEPS, seed: int = 1
+    topology: CpuTopology, group: CpuSet, where: str, *, steps: int = STEPS, seed: int = 1
 ) -> Result:
     """Take *steps* random steps inside *group*; equal seeds take equal steps."""
     rng = random.Random(seed)
@@ -62,7 +62,7 @@ def walk(
 def measure(*, steps: int = STEPS) -> list[Result]:
     """Both sequences, each the best of three, to reduce the influence of other load."""
     machine = build(sockets=2, nodes=4, llcs=2, cores=8, threads=2)
-    topology = Topology(machine)
+    topology = CpuTopology(machine)
     return [
         min(
             (walk(topology, group, where, steps=steps) for _ in range(3)),

@@ -1,4 +1,4 @@
-"""Texts a command must print, kept whole in files so that people can judge them.
+"""Complete output of commands in files, so that people can review it.
 
 ``DRAKIT_UPDATE_GOLDEN=1 pytest tests/cli`` writes what is printed now; read the difference with
 ``git diff tests/cli/golden`` before you commit it.

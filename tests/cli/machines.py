@@ -1,4 +1,4 @@
-"""Machines for tests of the drawings: regular, irregular, and such that contradict themselves."""
+"""Machines for tests of the drawings: regular, irregular and contradictory ones."""
 
 from __future__ import annotations
 

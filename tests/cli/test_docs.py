@@ -1,4 +1,4 @@
-"""docs/topology.md is true: its examples are run, its fields are those of the document."""
+"""Examples and fields of docs/topology.md, compared with the output of the command."""
 
 from __future__ import annotations
 

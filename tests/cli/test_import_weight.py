@@ -1,4 +1,4 @@
-"""``drakit --help`` must not pay for what it does not use: checked by name, not by the clock."""
+"""``drakit --help`` imports nothing heavy."""
 
 from __future__ import annotations
 

@@ -22,20 +22,20 @@ def test_every_command_of_the_table_exists_and_explains_itself(
     assert callable(module.configure)
     assert callable(module.run)
     assert main([name, "--help"]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith(f"usage: drakit {name}")
-    assert "examples:" in said
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"usage: drakit {name}")
+    assert "examples:" in printed
 
 
 def test_help_has_one_line_per_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
-    said = capsys.readouterr().out
-    assert said == help_text()
+    printed = capsys.readouterr().out
+    assert printed == help_text()
     for name, command in COMMANDS.items():
-        assert [line for line in said.splitlines() if line.split()[:1] == [name]] == [
-            next(line for line in said.splitlines() if command.summary in line)
+        assert [line for line in printed.splitlines() if line.split()[:1] == [name]] == [
+            next(line for line in printed.splitlines() if command.summary in line)
         ]
-    assert all(len(line) <= 100 for line in said.splitlines())
+    assert all(len(line) <= 100 for line in printed.splitlines())
 
 
 def test_no_command_shows_the_help_and_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,11 +55,11 @@ def test_help_of_a_command_both_ways(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out == first
 
 
-def test_a_mistyped_command_is_recognised(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistyped_command_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topolgy"]) == 2
-    said = capsys.readouterr().err
-    assert "unknown command 'topolgy'" in said
-    assert "did you mean `drakit topology`?" in said
+    printed = capsys.readouterr().err
+    assert "unknown command 'topolgy'" in printed
+    assert "did you mean `drakit topology`?" in printed
 
 
 def test_an_unknown_option_points_to_the_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,7 +92,7 @@ def run(_options: argparse.Namespace) -> int:
     raise _raised[0]
 
 
-def test_problems_are_told_with_the_way_out(
+def test_errors_are_printed_with_their_remedy(
     failing: list[BaseException], capsys: pytest.CaptureFixture[str]
 ) -> None:
     failing.append(CliError("the sky fell", "hold it up", exit_code=7))
@@ -116,7 +116,7 @@ def test_a_broken_pipe_is_quiet(
     assert (tmp_path / "output").read_text() == ""
 
 
-def test_a_reader_that_leaves_is_no_error_message() -> None:
+def test_a_closed_pipe_causes_no_error_message() -> None:
     read, write = os.pipe()
     os.close(read)
     try:

@@ -1,4 +1,4 @@
-"""``plan`` and ``explain`` against a cluster: read-only, with words for what cannot be read."""
+"""``plan`` and ``explain`` on a live cluster: nothing is written, errors name what cannot be read."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def test_a_pod_from_a_file_is_planned_on_the_cluster(
     assert "r: gpu.io/n1/g0" in capsys.readouterr().out
 
 
-def test_what_may_not_be_read_is_named_with_a_way_out(
+def test_forbidden_resources_are_named_with_a_remedy(
     server: FakeApiServer, kubeconfig: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.forbidden.add(("list", "resourceslices"))
     assert main(["explain", "p", "-n", "team", "--kubeconfig", kubeconfig]) == 2
-    said = capsys.readouterr().err
-    assert "cannot list resourceslices" in said
-    assert "kubectl get" in said
+    printed = capsys.readouterr().err
+    assert "cannot list resourceslices" in printed
+    assert "kubectl get" in printed
 
 
 def test_taint_rules_that_may_not_be_read_are_only_noted(
@@ -86,7 +86,7 @@ def test_taint_rules_that_may_not_be_read_are_only_noted(
     assert "devicetaintrules cannot be read" in capsys.readouterr().err
 
 
-def test_a_server_before_taint_rules_is_fine(
+def test_a_server_without_taint_rules_is_supported(
     server: FakeApiServer, kubeconfig: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.unserved.add("devicetaintrules")
@@ -94,7 +94,7 @@ def test_a_server_before_taint_rules_is_fine(
     assert capsys.readouterr().err == ""
 
 
-def test_a_server_that_is_away_is_said_to_be(
+def test_an_unreachable_server_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with FakeApiServer().in_thread() as gone:
@@ -104,6 +104,6 @@ def test_a_server_that_is_away_is_said_to_be(
     assert "can be reached from here" in capsys.readouterr().err
 
 
-def test_a_kubeconfig_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_kubeconfig_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "p", "--kubeconfig", "/no/such/file"]) == 2
     assert "/no/such/file" in capsys.readouterr().err

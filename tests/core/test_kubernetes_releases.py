@@ -18,6 +18,7 @@ from drakit.core.kubernetes_releases import (
     SliceLimits,
 )
 from drakit.scheduler.cel.checker.declarations import functions
+from drakit.testing import kubelet_plugin_manager
 
 ROWS = pytest.mark.parametrize("row", RELEASES.values(), ids=lambda row: row.name)
 
@@ -63,6 +64,10 @@ def test_every_gate_that_the_scheduler_asks_for_exists() -> None:
     }
     assert len(asked) >= 5
     assert asked <= set(LATEST.gates)
+
+
+def test_the_fake_kubelet_knows_every_release() -> None:
+    assert set(RELEASES) <= set(kubelet_plugin_manager.RELEASES)
 
 
 def test_a_gate_is_never_forgotten_or_turned_off_again() -> None:

@@ -211,7 +211,7 @@ def test_a_claim_as_the_server_sends_it(read: Any) -> None:
     (result,) = claim.status.allocation.devices.results
     assert result.share_id == "s"
     assert result.admin_access is None
-    assert result.consumed_capacity["dra.cpu/cpu"].milli() == 1500
+    assert result.consumed_capacity["dra.cpu/cpu"] == Quantity("1500m")
     assert claim.status.allocation.devices.config[0].requests == ()
     assert claim.status.reserved_for[0].uid == "pu"
     assert to_builtins(result)["shareID"] == "s"
@@ -295,7 +295,7 @@ def test_a_node_as_far_as_we_look_at_it() -> None:
         Node,
     )
     assert node.status.node_info.kubelet_version == "v1.37.1"
-    assert node.status.allocatable["cpu"].milli() == 3500
+    assert node.status.allocatable["cpu"] == Quantity("3500m")
 
 
 def test_attribute_makers() -> None:

@@ -265,23 +265,6 @@ def test_equal_values_are_equal_however_written() -> None:
 def test_rounding_goes_away_from_zero(a: Quantity) -> None:
     value = Fraction(a.nanos, 10**9)
     assert a.ceil() == round_away(value)
-    assert a.milli() == round_away(value * 1000)
-    assert a.is_whole() == (value.denominator == 1)
-
-
-@given(quantities, st.integers(1, 10**15))
-def test_rounding_up_to_a_step(a: Quantity, nanos: int) -> None:
-    step = Quantity.from_nanos(nanos)
-    up = a.round_up(step)
-    assert up.nanos % nanos == 0
-    assert a <= up < a + step
-    assert up.family == a.family
-
-
-@pytest.mark.parametrize("step", ["0", "-1"])
-def test_a_step_is_positive(step: str) -> None:
-    with pytest.raises(ValueError, match="positive"):
-        Quantity("5").round_up(Quantity(step))
 
 
 def test_only_quantities_and_whole_factors_mix() -> None:

@@ -19,10 +19,9 @@ from typing import Any
 from drakit.cluster import read_claims, read_manifests
 from drakit.core.objects import DeviceRequestAllocationResult, ResourceClaim
 from drakit.core.pods import Pod
-from drakit.drivers.cpumem.classes import combined_classes, split_classes
-from drakit.drivers.cpumem.discovery import Discovery
-from drakit.drivers.cpumem.gauges import gauges
+from drakit.drivers.cpumem.discovery import CpuMemDiscovery
 from drakit.drivers.cpumem.kinds import DRIVER
+from drakit.drivers.cpumem.layouts import combined_classes, split_classes
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.kit.driver import Driver, PreparedClaims
 from drakit.kit.host import Host
@@ -90,14 +89,19 @@ async def running(path: Path, kubelet_config: str = "", **settings: Any) -> Asyn
                 **{**node.settings(), "sysfs_root": f"{directory}/machine", **settings}
             )
             Path(node.kubelet_root, "config.yaml").write_text(kubelet_config)
-            discovery = Discovery()
+            discovery = CpuMemDiscovery()
             reconciler = discovery.reconciler(config, NODE_NAME)
             await reconciler.establish(PreparedClaims())
 
             def discover() -> Driver:
                 return discovery(config, NODE_NAME)
 
-            host = node.host(discover, config, gauges=gauges, reconciler=reconciler)
+            host = node.host(
+                discover,
+                config,
+                gauges=lambda driver, claims: driver.gauges(claims),
+                reconciler=reconciler,
+            )
             serving = asyncio.create_task(host.run())
             try:
                 await node.kubelet.registered(DRIVER)

@@ -11,7 +11,7 @@ import yaml
 
 from drakit.core.objects import DeviceClass, from_builtins
 from drakit.drivers.cpu.config import CpuConfig
-from drakit.drivers.cpu.program import PROGRAM
+from drakit.drivers.cpu.program import program as cpu_program
 from drakit.kit.config import settings as configuration
 from drakit.scheduler.cel.selector import rejection
 
@@ -47,10 +47,10 @@ def test_every_argument_of_the_daemon_set_is_understood(
         argparse.ArgumentParser(),
         [*arguments, f"--config={config}"],
         {},
-        prefix=PROGRAM.prefix,
+        prefix=cpu_program().prefix,
     )
     assert loaded.config.kubelet_root_dir == "/var/lib/kubelet"
-    assert pod["containers"][0]["command"] == [PROGRAM.name]
+    assert pod["containers"][0]["command"] == [cpu_program().name]
 
 
 def test_node_name_and_pod_uid_come_from_the_downward_api(pod: dict[str, Any]) -> None:

@@ -13,11 +13,11 @@ import yaml
 from drakit.cli.commands.gather import report
 from drakit.cli.driver_settings import DriverSettings
 from drakit.drivers.cpu.config import CpuConfig
-from drakit.drivers.cpu.program import PROGRAM
+from drakit.drivers.cpu.program import program as cpu_program
 from drakit.kit.config.settings import Setting, load, settings_of
 from drakit.kit.program import _parser
 from drakit.kit.telemetry.metrics import HostMetrics
-from drakit.kit.telemetry.prometheus import Counter, Histogram
+from drakit.kit.telemetry.prometheus import CounterFamily, HistogramFamily
 from drakit.local.node_programs import NODE_PROGRAMS
 from drakit.testing.synthetic import build
 from drakit.testing.sysfs_writer import write_tree
@@ -25,7 +25,7 @@ from tests.docs.pages import DOCS, REPOSITORY, blocks, codes, rows, text_of
 
 CONFIGURATION = text_of("docs/configuration.md")
 TROUBLE = text_of("docs/troubleshooting.md")
-SETTINGS = settings_of(CpuConfig, PROGRAM.prefix)
+SETTINGS = settings_of(CpuConfig, cpu_program().prefix)
 SOURCES = REPOSITORY / "src/drakit"
 
 
@@ -59,7 +59,9 @@ def test_the_example_file_is_a_configuration(tmp_path: Path) -> None:
     (example,) = blocks(CONFIGURATION, "yaml")
     path = tmp_path / "config.yaml"
     path.write_text(example)
-    loaded = load(CpuConfig, _parser(PROGRAM), ["--config", str(path)], {}, prefix=PROGRAM.prefix)
+    loaded = load(
+        CpuConfig, _parser(cpu_program()), ["--config", str(path)], {}, prefix=cpu_program().prefix
+    )
     assert set(loaded.sources) == set(yaml.safe_load(example))
     assert loaded.config.hold_back_shared
 
@@ -69,7 +71,7 @@ def test_the_example_file_is_a_configuration(tmp_path: Path) -> None:
 
 def gauge_names() -> Iterator[str]:
     """Gauges are created at scrape time: their names are literals in the source."""
-    for path in [*(SOURCES / "kit").rglob("*.py"), SOURCES / "drivers/cpu/gauges.py"]:
+    for path in [*(SOURCES / "kit").rglob("*.py"), SOURCES / "drivers/models/cpus.py"]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Gauge":
                 first = node.args[0]
@@ -81,7 +83,7 @@ def metrics() -> dict[str, list[str]]:
     """Counters and histograms with their labels."""
     found = {}
     for instrument in vars(HostMetrics("dra.cpu")).values():
-        if isinstance(instrument, Counter | Histogram):
+        if isinstance(instrument, CounterFamily | HistogramFamily):
             found[instrument.name] = list(instrument.label_names)
     return found
 
@@ -181,14 +183,13 @@ def test_quoted_errors_are_those_of_the_code() -> None:
     )
     for message in (
         "is held by",
-        "its CPUs are exclusive to that pod",
-        "must stay with the containers without claims (minSharedCPUs)",
+        "its resources are exclusive to that pod",
+        "must stay available to containers without claims (minSharedCPUs)",
         "is not understood:",
         "unknown field",
         "this node has no device",
         "is probably off",
-        "asks for nothing of device",
-        "what it holds is that pod's alone",
+        "asks for nothing",
         "does not get its",
         "and hands out the same things",
         "memory.min and memory.low are the kubelet's",

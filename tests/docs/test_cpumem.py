@@ -21,13 +21,13 @@ from drakit.core.objects import (
     to_builtins,
 )
 from drakit.core.quantity import Quantity
-from drakit.drivers.cpumem.classes import combined_classes, split_classes
-from drakit.drivers.cpumem.driver import CpuMem, cpumem_driver
+from drakit.drivers.cpumem.driver import CpuMemDriver, cpumem_driver
 from drakit.drivers.cpumem.hugepages import pools, resizing
 from drakit.drivers.cpumem.hugepages.record import PoolRecord
 from drakit.drivers.cpumem.hugepages.settings import HugepageSettings, PageCounts, PoolKey
+from drakit.drivers.cpumem.layouts import combined_classes, split_classes
 from drakit.drivers.cpumem.preflight import about_kubelet
-from drakit.drivers.cpumem.program import PROGRAM
+from drakit.drivers.cpumem.program import program as cpumem_program
 from drakit.drivers.cpumem.qos import reconciler, writer
 from drakit.drivers.cpumem.qos.kubeletconfig import KubeletFiles
 from drakit.drivers.cpumem.qos.planner import QosPlan, throttle_at
@@ -40,7 +40,7 @@ from drakit.kit.driver import PreparedClaims
 from drakit.kit.program import _parser
 from drakit.kit.slices.preview import preview_slices
 from drakit.kit.telemetry.metrics import HostMetrics
-from drakit.kit.telemetry.prometheus import Counter, Histogram
+from drakit.kit.telemetry.prometheus import CounterFamily, HistogramFamily
 from drakit.local.node import LocalNode, fresh_claim
 from drakit.machine.model import HugepagePool
 from drakit.testing.synthetic import build
@@ -51,7 +51,7 @@ from tests.docs.test_configuration import formatted
 from tests.drivers.cpumem.hugepages.kernel import FakeKernel, KernelPool
 
 CONFIGURATION = text_of("docs/configuration-cpumem.md")
-SETTINGS = settings_of(CpuMemConfig, PROGRAM.prefix)
+SETTINGS = settings_of(CpuMemConfig, cpumem_program().prefix)
 SOURCES = REPOSITORY / "src/drakit"
 
 
@@ -78,14 +78,18 @@ def test_the_example_file_is_a_configuration(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(example)
     arguments = ["--config", str(path)]
-    loaded = load(CpuMemConfig, _parser(PROGRAM), arguments, {}, prefix=PROGRAM.prefix)
+    loaded = load(
+        CpuMemConfig, _parser(cpumem_program()), arguments, {}, prefix=cpumem_program().prefix
+    )
     assert set(loaded.sources) == set(yaml.safe_load(example))
     assert loaded.config.hugepages.pools.of(1) == {2 << 20: 1024, 1 << 30: 4}
 
 
 def test_every_command_of_the_program_is_listed() -> None:
     listed = {codes(row[0])[0].split()[1] for row in rows(CONFIGURATION, "command", "purpose")}
-    options = {option for action in _parser(PROGRAM)._actions for option in action.option_strings}
+    options = {
+        option for action in _parser(cpumem_program())._actions for option in action.option_strings
+    }
     assert listed == options - {"-h"}
 
 
@@ -96,7 +100,7 @@ def gauge_names() -> Iterator[str]:
     """Gauges are created at scrape time: their names are literals, or the first items of table rows."""
     paths = [
         *(SOURCES / "kit").rglob("*.py"),
-        SOURCES / "drivers/cpu/gauges.py",
+        SOURCES / "drivers/models/cpus.py",
         *(SOURCES / "drivers/cpumem").rglob("*.py"),
     ]
     for path in paths:
@@ -121,7 +125,7 @@ def metrics() -> dict[str, list[str]]:
     return {
         instrument.name: list(instrument.label_names)
         for instrument in vars(HostMetrics("dra.cpumem")).values()
-        if isinstance(instrument, Counter | Histogram)
+        if isinstance(instrument, CounterFamily | HistogramFamily)
     }
 
 
@@ -161,7 +165,7 @@ def shown(text: str, command: str) -> str:
     return found
 
 
-def guide_driver(**settings: Any) -> CpuMem:
+def guide_driver(**settings: Any) -> CpuMemDriver:
     return cpumem_driver(CpuMemConfig(**{**RESERVED, **settings}), MACHINE)
 
 

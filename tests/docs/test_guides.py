@@ -18,7 +18,7 @@ from drakit.core.cpuset import CpuSet
 from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.driver import cpu_driver
 from drakit.drivers.cpumem.settings import CpuMemConfig
-from drakit.drivers.models.cpu_policy import _CpuConfig
+from drakit.drivers.models.cpu_policy import CpuParameters
 from drakit.kit.config.settings import settings_of
 from drakit.kit.driver import PreparedClaims
 from drakit.local.node import LocalNode, fresh_claim, state_directory
@@ -105,7 +105,7 @@ def test_the_rights_listed_are_those_of_the_chart() -> None:
 def test_migrating_names_settings_and_policies_that_exist() -> None:
     settings = [*settings_of(CpuConfig, "X"), *settings_of(CpuMemConfig, "X")]
     keys = {one.key for one in settings}
-    fields = set(_CpuConfig.__struct_encode_fields__)
+    fields = set(CpuParameters.__struct_encode_fields__)
     values = set(yaml.safe_load(text_of("deploy/helm/dra-driver-cpu/values.yaml")))
     missing = {"resource", "matchAttribute", "distinctAttribute", "firstAvailable"}  # Kubernetes'
     table = [

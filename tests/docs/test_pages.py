@@ -14,9 +14,9 @@ import yaml
 from drakit.cli import COMMANDS
 from drakit.cluster.manifests import objects_of
 from drakit.core.objects import DeviceClaim, from_builtins
-from drakit.drivers.cpu.program import PROGRAM as CPU
-from drakit.drivers.cpumem.program import PROGRAM as CPUMEM
-from drakit.drivers.models.cpu_policy import wish
+from drakit.drivers.cpu.program import program as cpu_program
+from drakit.drivers.cpumem.program import program as cpumem_program
+from drakit.drivers.models.cpu_policy import cpu_policy
 from drakit.kit.config.settings import add_flags, settings_of
 from drakit.kit.driver import OpaqueConfig
 from drakit.kit.program import Program, _parser
@@ -36,7 +36,7 @@ from tests.docs.pages import (
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=name_of)
 LINES = [line for page in PAGES for line in command_lines(page)]
-DRIVERS: dict[str, Program[Any]] = {each.name: each for each in (CPU, CPUMEM)}
+DRIVERS: dict[str, Program[Any]] = {each.name: each for each in (cpu_program(), cpumem_program())}
 
 
 def anchors(page: Path) -> set[str]:
@@ -127,7 +127,7 @@ def value_at(values: Any, path: list[str]) -> bool:
 def test_every_chart_value_exists(page: Path) -> None:
     """Checks the values of the chart named in the line, or of the CPU chart."""
     for line in page.read_text(encoding="utf-8").splitlines():
-        name = CPUMEM.name if CPUMEM.name in line else CPU.name
+        name = cpumem_program().name if cpumem_program().name in line else cpu_program().name
         values = yaml.safe_load(text_of(f"deploy/helm/{name}/values.yaml"))
         keys = keys_of(DRIVERS[name])
         for given in re.findall(r"--set(?:-string)? '?([\w.]+)=", line):
@@ -159,7 +159,7 @@ def check_yaml(document: Any, page: str) -> None:
         if claim.requests:
             assert not list(lint_claim(claim, Published((), ())))
         for entry in document.get("config", ()):
-            wish([OpaqueConfig(parameters=entry["opaque"]["parameters"], source="FromClaim")])
+            cpu_policy([OpaqueConfig(parameters=entry["opaque"]["parameters"], source="FromClaim")])
     elif "driverConfig" not in document and set(document) <= CHART_VALUES:
         return
     else:

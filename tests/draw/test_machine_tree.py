@@ -35,7 +35,7 @@ def test_threads_in_a_cell_share_a_core_and_boxes_hold_either_boxes_or_cores(
 
 
 @given(any_machine)
-def test_memory_of_every_node_is_told_once(machine: Machine) -> None:
+def test_memory_of_every_node_is_shown_once(machine: Machine) -> None:
     notes = [note for box in boxes_of(machine) for note in box.notes]
     assert sum("memory" in note.split(",")[0] for note in notes) == len(machine.numa_nodes)
 
@@ -53,7 +53,7 @@ def test_numa_nodes_larger_than_sockets_are_outside() -> None:
     assert [child.title[0] for child in top[0].children] == ["Socket 0", "Socket 1"]
 
 
-def test_parts_that_cross_are_drawn_in_pieces_that_say_so() -> None:
+def test_parts_that_cross_are_drawn_in_marked_pieces() -> None:
     cores = [CoreSpec(socket=index // 2, node=index % 2) for index in range(4)]
     pieces = [child for box in machine_boxes(assemble(cores)) for child in box.children]
     titles = [piece.title[0] for piece in pieces]
@@ -70,14 +70,14 @@ def test_kinds_stand_apart_and_clusters_within_them() -> None:
     assert [len(cluster.cores) for cluster in small.children] == [4, 4]
 
 
-def test_caches_of_single_cores_are_said_in_words() -> None:
+def test_caches_of_single_cores_become_a_note() -> None:
     cores = [CoreSpec(llc=index) for index in range(6)]
     (box,) = machine_boxes(assemble(cores))
     assert "each core has its own L3 of 32 MiB" in box.notes
     assert len(box.cores) == 6
 
 
-def test_assumed_caches_say_so() -> None:
+def test_assumed_caches_are_marked() -> None:
     machine = build(sockets=2, cores=2)
     bare = tuple(Cache(0, "Unified", None, cache.cpus) for cache in machine.llcs)
     top = machine_boxes(replace(machine, llcs=bare))
@@ -88,7 +88,7 @@ def test_assumed_caches_say_so() -> None:
     assert "each core has its own last-level cache, assumed" in box.notes
 
 
-def test_many_one_core_sockets_are_said_in_words_and_few_are_drawn() -> None:
+def test_many_one_core_sockets_become_a_note_and_few_are_drawn() -> None:
     many = machine_boxes(assemble([CoreSpec(socket=index) for index in range(16)]))
     assert [box.title[:2] for box in many] == [("NUMA node 0", "16 sockets of one core")]
     assert "each core has its own L3 of 32 MiB" in many[0].notes

@@ -1,4 +1,4 @@
-"""The picture, checked as geometry: nothing overlaps unless nested, and no text leaves its place."""
+"""Geometry of the SVG: nothing overlaps unless nested, and no text leaves its box."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_the_picture_is_self_contained() -> None:
     assert "<script" not in svg
 
 
-def test_title_and_legend_say_what_is_there() -> None:
+def test_title_and_legend_describe_the_machine() -> None:
     texts = [e.text for e in ET.fromstring(draw_svg(hybrid())).iter(f"{SVG}text")]
     assert any("6 P-cores + 8 E-cores" in (text or "") for text in texts)
     assert {"P-core", "E-core", "CPU (hardware thread)"} <= set(texts)

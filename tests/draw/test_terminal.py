@@ -34,7 +34,7 @@ def test_a_pipe_is_plain_and_of_the_usual_width() -> None:
         ({"TERM": "xterm"}, True),
     ],
 )
-def test_colors_need_a_terminal_and_no_objection(environment: dict[str, str], color: bool) -> None:
+def test_colors_need_a_terminal_and_no_opt_out(environment: dict[str, str], color: bool) -> None:
     assert Terminal.of(Screen(), environment).color is color
 
 
@@ -54,7 +54,7 @@ def test_columns_decide_the_width_within_reason(columns: str, width: int) -> Non
     assert Terminal.of(Screen(), {"COLUMNS": columns}).width == width
 
 
-def test_the_size_of_a_real_terminal_is_asked() -> None:
+def test_the_size_of_a_real_terminal_is_used() -> None:
     master, slave = pty.openpty()
     try:
         import fcntl

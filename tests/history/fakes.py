@@ -39,14 +39,17 @@ class NodeRecording:
         """Record its calls from now on."""
         plain: Callable[..., Awaitable[Any]] = kubelet._call
 
-        async def recorded(endpoint: Any, verb: str, infos: Any, failure: Any) -> Any:
-            call = self.recorder.called(verb.lower(), [info.uid for info in infos])
-            response = await plain(endpoint, verb, infos, failure)  # without one, none is recorded
+        async def recorded(endpoint: Any, method: str, infos: Any, failure: Any) -> Any:
+            verb = method.removeprefix("Node").removesuffix("Resources").lower()
+            call = self.recorder.called(verb, [info.uid for info in infos])
+            response = await plain(
+                endpoint, method, infos, failure
+            )  # without one, none is recorded
             held = checkpoints(self._directory, self._kind)
             answers = {}
             for uid, entry in response.claims.items():
                 answers[uid] = {"error": entry.error} if entry.error else {}
-                if verb == "Prepare" and not entry.error:
+                if verb == "prepare" and not entry.error:
                     self._claim_of.update(
                         (each, uid) for device in entry.devices for each in device.cdi_device_ids
                     )

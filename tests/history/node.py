@@ -18,7 +18,7 @@ from drakit.core.objects import DeviceRequestAllocationResult
 from drakit.core.quantity import Quantity
 from drakit.machine.model import HugepagePool, Machine
 from drakit.testing.node import RunningPod, SimulatedNode
-from drakit.testing.runtime_releases import CONTAINERD_2_4, RuntimeRelease
+from drakit.testing.runtime_releases import CONTAINERD_2_4, FakeRuntimeRelease
 from drakit.testing.synthetic import build
 from drakit.testing.sysfs_writer import write_tree
 
@@ -210,7 +210,7 @@ async def eventually(look: Callable[[], bool]) -> None:
 
 @contextlib.asynccontextmanager
 async def recorded_node(
-    kind: Kind, record: Path, release: RuntimeRelease = CONTAINERD_2_4, before: str = ""
+    kind: Kind, record: Path, release: FakeRuntimeRelease = CONTAINERD_2_4, before: str = ""
 ) -> AsyncIterator[RecordedNode]:
     """A node without a driver, watched all the time; the record is in *record* afterwards."""
     with tempfile.TemporaryDirectory(prefix="dk", dir="/tmp") as directory:

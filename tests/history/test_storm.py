@@ -15,8 +15,8 @@ import pytest
 
 from drakit.testing.kubelet import PrepareError, UnprepareError
 from drakit.testing.node import RunningPod
-from drakit.testing.runtime import RuntimeFailure
-from drakit.testing.runtime_releases import CONTAINERD_1_7, CONTAINERD_2_4, RuntimeRelease
+from drakit.testing.runtime import FakeRuntimeError
+from drakit.testing.runtime_releases import CONTAINERD_1_7, CONTAINERD_2_4, FakeRuntimeRelease
 
 from .node import CPU, CPUMEM, Kind, RecordedNode, recorded_node
 
@@ -64,14 +64,14 @@ class Storm:
         device, cpus = self.dice.randint(0, 1), self.dice.randint(1, 3)
         try:
             self.running[name] = await self.world.claimed_pod(name, device, cpus)
-        except (PrepareError, RuntimeFailure):
+        except (PrepareError, FakeRuntimeError):
             await self.gives_up(name)
 
     async def shared(self) -> None:
         name = self.name()
         try:
             self.running[name] = await self.node.run_pod(name)
-        except RuntimeFailure:
+        except FakeRuntimeError:
             await self.gives_up(name)
 
     async def gives_up(self, name: str) -> None:
@@ -114,7 +114,7 @@ class Storm:
             return
         try:
             made = await self.node.restart_container(pod, "main")
-        except (RuntimeFailure, KeyError):
+        except (FakeRuntimeError, KeyError):
             self.node.kubelet.forget_pod(pod.uid)
             self.orphans.append(pod)
         else:
@@ -144,7 +144,7 @@ class Storm:
     ids=["cpu", "cpu-marker", "cpumem"],
 )
 async def test_no_storm_breaks_exclusivity(
-    kind: Kind, release: RuntimeRelease, seed: int, scale: int, tmp_path: Path
+    kind: Kind, release: FakeRuntimeRelease, seed: int, scale: int, tmp_path: Path
 ):
     for more in range(scale):
         record = tmp_path / f"record-{more}.jsonl"

@@ -33,8 +33,8 @@ from drakit.kit.driver import (
 from drakit.kit.host import Host
 from drakit.testing.kubelet import ContainerClaim, FakePod, PodClaim, PrepareError
 from drakit.testing.node import SimulatedNode
-from drakit.testing.runtime import RuntimeFailure
-from drakit.testing.runtime_releases import CONTAINERD_1_7, CONTAINERD_2_4, RuntimeRelease
+from drakit.testing.runtime import FakeRuntimeError
+from drakit.testing.runtime_releases import CONTAINERD_1_7, CONTAINERD_2_4, FakeRuntimeRelease
 from drakit.wire.nri.values import ContainerUpdate
 
 ALL = CpuSet.range(0, 8)
@@ -84,7 +84,7 @@ def pair(number: int, request: str = "r") -> DeviceRequestAllocationResult:
 
 
 @contextlib.asynccontextmanager
-async def world(release: RuntimeRelease = CONTAINERD_2_4) -> AsyncIterator[SimulatedNode]:
+async def world(release: FakeRuntimeRelease = CONTAINERD_2_4) -> AsyncIterator[SimulatedNode]:
     with tempfile.TemporaryDirectory(prefix="dk", dir="/tmp") as directory:
         async with SimulatedNode(directory, release=release, online_cpus="0-7") as node:
             yield node
@@ -130,7 +130,7 @@ async def eventually(look, what: str, seconds: float = 60.0) -> None:
 
 
 @pytest.mark.parametrize("release", [CONTAINERD_2_4, CONTAINERD_1_7], ids=str)
-async def test_a_claim_from_kubelet_to_container_and_back(release: RuntimeRelease) -> None:
+async def test_a_claim_from_kubelet_to_container_and_back(release: FakeRuntimeRelease) -> None:
     async with world(release) as node, serving(node) as host:
         shared = await node.run_pod("shared")
         assert shared.containers["main"].cpus == "0-7"
@@ -296,7 +296,7 @@ async def test_a_rejection_reaches_the_pod_in_words() -> None:
             await node.run_pod("p", {"main": ["c"]})
         sandbox = await node.runtime.run_pod("forger", uid="uid-of-forger")
         unknown = "example.org/pair=claim-nobody_r"
-        with pytest.raises(RuntimeFailure, match="unresolvable CDI devices"):
+        with pytest.raises(FakeRuntimeError, match="unresolvable CDI devices"):
             await node.runtime.run(sandbox.id, "main", cdi_devices=[unknown])
         metrics = host.metrics.exposition().decode()
         assert 'pairs_example_org_prepare_claims_total{result="error"} 1.0' in metrics
@@ -374,7 +374,7 @@ async def test_the_toy_driver_of_the_docs_serves(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("release", [CONTAINERD_2_4, CONTAINERD_1_7], ids=str)
 async def test_a_claim_is_not_given_back_while_a_container_runs_on_it(
-    release: RuntimeRelease,
+    release: FakeRuntimeRelease,
 ) -> None:
     async with world(release) as node, serving(node) as host:
         shared = await node.run_pod("shared")

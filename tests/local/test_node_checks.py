@@ -50,7 +50,7 @@ def notes(found: list[CheckResult]) -> list[str]:
     return [each.note for each in found if each.note]
 
 
-def test_a_node_without_any_of_these_files_is_not_talked_about(node: Node) -> None:
+def test_a_node_without_any_of_these_files_has_no_results(node: Node) -> None:
     assert list(about_runtime(node.options())) == []
 
 
@@ -89,7 +89,7 @@ def test_updates_cannot_be_pushed_to_any_known_release_of_crio(node: Node, relea
     assert "with the next event only" in note
 
 
-def test_nri_must_be_on_in_crio_unless_the_driver_does_without(node: Node) -> None:
+def test_nri_must_be_on_in_crio_unless_the_driver_does_not_use_it(node: Node) -> None:
     node.put("etc/crio/crio.conf", "[crio.nri]\nenable_nri = false\n")
     found = list(about_crio(node.options()))
     (problem,) = problems(found)
@@ -117,7 +117,7 @@ def test_socket_and_cdi_directory_must_be_the_same(node: Node) -> None:
 
 
 @pytest.mark.parametrize("text", ["[crio", "crio = 1\n", "\xff\xfe", "[crio]\nnri = 3\n"])
-def test_a_damaged_file_of_crio_ends_nothing(node: Node, text: str) -> None:
+def test_a_damaged_file_of_crio_is_a_note(node: Node, text: str) -> None:
     (node.root / "etc/crio").mkdir(parents=True)
     (node.root / "etc/crio/crio.conf").write_bytes(text.encode("latin-1"))
     found = list(about_crio(node.options()))
@@ -138,7 +138,7 @@ def test_a_damaged_file_of_crio_ends_nothing(node: Node, text: str) -> None:
         ("kubepods", "systemd", 30.0, "note", "two programs manage one tree"),
     ],
 )
-def test_the_cgroup_driver_is_told(
+def test_the_cgroup_driver_is_reported(
     node: Node, pods: str, init: str, verify: float, level: str, text: str
 ) -> None:
     (node.root / "cgroup" / pods).mkdir(parents=True)
@@ -197,7 +197,7 @@ def test_the_context_of_the_running_driver_counts(node: Node) -> None:
     ("mode", "level"),
     [(CgroupMode.V1, "note"), (CgroupMode.HYBRID, "note"), (CgroupMode.V2, "good")],
 )
-def test_the_command_says_all_of_it(
+def test_doctor_reports_all_of_it(
     node: Node, capsys: pytest.CaptureFixture[str], mode: CgroupMode, level: str
 ) -> None:
     where = "/sys/fs/cgroup" if mode is CgroupMode.V2 else "/sys/fs/cgroup/unified"

@@ -88,11 +88,11 @@ def test_grouped_cpus_are_those_the_driver_would_choose(
     assert not chosen & CpuSet([0, 16])
     assert len(CpuSet.parse(document["cpusLeft"])) == 30 - 4 - 6
     assert main(plan(tmp_path, source, wanted, *on(machine))) == 0
-    said = capsys.readouterr().out
-    assert f"claim default/six gets CPUs {chosen}" in said
-    assert f"A default/six: {chosen}" in said
-    assert "a default/before: " in said
-    assert "Socket 1 · NUMA node 1" in said
+    printed = capsys.readouterr().out
+    assert f"claim default/six gets CPUs {chosen}" in printed
+    assert f"A default/six: {chosen}" in printed
+    assert "a default/before: " in printed
+    assert "Socket 1 · NUMA node 1" in printed
 
 
 def test_individual_cpus_need_no_machine(
@@ -100,13 +100,13 @@ def test_individual_cpus_need_no_machine(
 ) -> None:
     source = cluster(tmp_path, machine, cpu_device_mode="individual")
     assert main(plan(tmp_path, source, claim("four", count=4))) == 0
-    said = capsys.readouterr().out
-    assert "claim default/four gets CPUs 1-2,17-18" in said
-    assert "[1A 17A]" in said
-    assert "memory" not in said
+    printed = capsys.readouterr().out
+    assert "claim default/four gets CPUs 1-2,17-18" in printed
+    assert "[1A 17A]" in printed
+    assert "memory" not in printed
 
 
-def test_without_the_machine_it_says_what_would_show_them(
+def test_without_the_machine_the_option_is_suggested(
     machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = cluster(tmp_path, machine)
@@ -114,7 +114,7 @@ def test_without_the_machine_it_says_what_would_show_them(
     assert "--machine DIR" in capsys.readouterr().out
 
 
-def test_a_machine_that_is_not_the_nodes_is_not_believed(
+def test_a_machine_that_does_not_match_the_node_is_rejected(
     machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = cluster(tmp_path, machine)
@@ -123,7 +123,7 @@ def test_a_machine_that_is_not_the_nodes_is_not_believed(
     assert "cpudevnuma000 has 14 CPUs there, 16 here" in capsys.readouterr().out
 
 
-def test_what_the_driver_would_reject_is_said(
+def test_a_rejection_by_the_driver_is_predicted(
     machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = cluster(tmp_path, machine)
@@ -136,7 +136,7 @@ def test_what_the_driver_would_reject_is_said(
     assert "dra-driver-cpu would reject the claim when the pod starts" in capsys.readouterr().out
 
 
-def test_a_directory_without_a_machine_is_a_problem(
+def test_a_directory_without_a_machine_is_an_error(
     machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = cluster(tmp_path, machine)
@@ -151,7 +151,7 @@ def test_a_directory_without_a_machine_is_a_problem(
     cores=st.integers(1, 4),
     threads=st.integers(1, 2),
 )
-def test_a_machine_is_put_together_from_its_devices(
+def test_a_machine_is_reconstructed_from_its_devices(
     sockets: int, llcs: int, cores: int, threads: int
 ) -> None:
     real = build(sockets=sockets, llcs=llcs, cores=cores, threads=threads)

@@ -1,4 +1,4 @@
-"""The double itself: what the client's scenarios and the publisher's tests do not touch."""
+"""Behavior of the fake API server that neither scenarios nor publisher tests cover."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def test_access_reviews_know_what_is_forbidden() -> None:
             assert answer.raw["status"]["allowed"] is allowed
 
 
-async def test_what_is_not_served_is_not_found() -> None:
+async def test_unserved_resources_are_not_found() -> None:
     unknown: Resource[dict[str, Any]] = Resource("x.io", "v1", "things", "Thing", dict)
     old = Resource("resource.k8s.io", "v1beta1", "resourceclaims", "ResourceClaim", CLAIMS.type)
     async with FakeApiServer() as server, Client(server.cluster()) as client:
@@ -159,7 +159,7 @@ async def test_faults_happen_as_often_as_planned_and_where() -> None:
         assert (await client.get(NODES, "n")).name == "n"
 
 
-async def test_a_cut_after_has_been_carried_out_and_one_before_has_not() -> None:
+async def test_a_connection_closed_after_execution_and_one_closed_before() -> None:
     async with FakeApiServer() as server, Client(server.cluster()) as client:
         server.plan(Fault(Trouble.CUT_BEFORE))
         with pytest.raises(ConnectionFailedError):
@@ -170,7 +170,7 @@ async def test_a_cut_after_has_been_carried_out_and_one_before_has_not() -> None
         assert [n["metadata"]["name"] for n in server.objects("nodes")] == ["b"]
 
 
-async def test_it_comes_back_on_the_same_port_with_all_it_had() -> None:
+async def test_it_restarts_on_the_same_port_with_all_objects() -> None:
     server = FakeApiServer()
     async with server:
         server.add("nodes", {"metadata": {"name": "n"}})
@@ -201,7 +201,7 @@ async def test_the_same_seed_gives_the_same_names() -> None:
     assert made[0] == made[1]
 
 
-async def test_what_servers_write_is_not_held_back() -> None:
+async def test_server_writes_are_not_delayed() -> None:
     told: list[int] = []
 
     async def converse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

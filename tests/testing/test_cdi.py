@@ -13,11 +13,12 @@ from drakit.wire.cdi.spec import CdiDevice, ContainerEdits, encode_spec, make_sp
 
 def put(path: Path, *devices: str, kind: str = "v/c", value: str = "1", common: str = "") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
+    edits = {each: ContainerEdits(env=(f"{each.upper()}={value}",)) for each in devices}
     spec = make_spec(
         kind,
-        [CdiDevice(name=each, container_edits=ContainerEdits(env=(f"{each.upper()}={value}",))) for each in devices],
+        [CdiDevice(name=each, container_edits=edits[each]) for each in devices],
         container_edits=ContainerEdits(env=(common,)) if common else ContainerEdits(),
-    )  # fmt: skip
+    )
     path.write_bytes(encode_spec(spec))
 
 
@@ -47,7 +48,7 @@ def test_yaml_is_read_too(tmp_path: Path) -> None:
     assert set(catalog.problems) == {str(tmp_path / "b.yaml"), str(tmp_path / "c.yaml")}
 
 
-def test_a_bad_file_takes_only_its_own_devices_away(tmp_path: Path) -> None:
+def test_an_invalid_file_affects_only_its_own_devices(tmp_path: Path) -> None:
     put(tmp_path / "good.json", "x")
     (tmp_path / "bad.json").write_text('{"cdiVersion": "9.9.9"}')
     (tmp_path / "notes.txt").write_text("ignored")
@@ -65,7 +66,7 @@ def test_all_or_nothing(tmp_path: Path) -> None:
     assert caught.value.names == ("v/c=nope", "w/c=x")
 
 
-def test_two_files_of_one_directory_make_a_device_nobodys(tmp_path: Path) -> None:
+def test_a_device_defined_by_two_files_does_not_resolve(tmp_path: Path) -> None:
     put(tmp_path / "a.json", "x", "y")
     put(tmp_path / "b.json", "x")
     catalog = Catalog.read([str(tmp_path)])
@@ -73,7 +74,7 @@ def test_two_files_of_one_directory_make_a_device_nobodys(tmp_path: Path) -> Non
     assert "also in" in catalog.problems[str(tmp_path / "b.json")]
 
 
-def test_of_two_directories_the_later_wins(tmp_path: Path) -> None:
+def test_later_directories_override_earlier_ones(tmp_path: Path) -> None:
     put(tmp_path / "etc" / "a.json", "x", value="static")
     put(tmp_path / "run" / "a.json", "x", value="dynamic")
     both = [str(tmp_path / "etc"), str(tmp_path / "run")]
@@ -81,7 +82,7 @@ def test_of_two_directories_the_later_wins(tmp_path: Path) -> None:
     assert env(Catalog.read(reversed(both)), "v/c=x") == ["X=static"]
 
 
-def test_a_path_that_is_no_directory_is_a_problem_not_an_exception(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_directory_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     catalog = Catalog.read([str(tmp_path / "file")])
     assert list(catalog.problems) == [str(tmp_path / "file")]

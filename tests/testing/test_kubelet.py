@@ -137,7 +137,7 @@ async def test_takes_the_first_version_of_the_plugins_list(root, monkeypatch):
     await plugin.close()
 
 
-async def test_rejects_a_plugin_without_a_common_version_and_says_so(root, monkeypatch):
+async def test_a_plugin_without_a_common_version_is_rejected(root, monkeypatch):
     monkeypatch.setattr("drakit.wire.kubelet.services.SUPPORTED", ("v9.DRAPlugin",))
     plugin = await start(root)
     async with FakeKubelet(root) as kubelet, asyncio.timeout(60):
@@ -212,7 +212,7 @@ async def test_the_same_endpoint_is_not_registered_twice(root):
     await plugin.close()
 
 
-async def test_hidden_sockets_and_other_files_are_not_looked_at(root):
+async def test_hidden_sockets_and_other_files_are_ignored(root):
     async with FakeKubelet(root) as kubelet:
         registry = os.path.join(root, "plugins_registry")
         os.mkdir(os.path.join(registry, "below"))
@@ -287,7 +287,7 @@ async def test_answers_without_an_entry_or_with_an_unknown_one_are_errors(root, 
     await plugin.close()
 
 
-async def test_what_is_checked_before_any_driver_is_called(root):
+async def test_checks_before_a_driver_is_called(root):
     plugin = await start(root)
     async with FakeKubelet(root) as kubelet:
         await kubelet.registered(NAME)
@@ -356,7 +356,7 @@ async def test_a_damaged_checkpoint_stops_the_kubelet(root):
         await FakeKubelet(root).start()
 
 
-async def test_slices_are_removed_at_start_and_when_nobody_answers(root):
+async def test_slices_are_deleted_at_start_and_without_a_connection(root):
     wiped = []
     plugin = await start(root)
     timing = replace(QUICK, wipe=0.05)
@@ -406,7 +406,7 @@ async def test_two_drivers_the_first_error_stops_the_rest(root):
 
 
 @pytest.mark.parametrize("version", ["1.36", "1.37"])
-async def test_health_is_heard_ages_and_is_cleared(root, version):
+async def test_health_is_received_expires_and_is_cleared(root, version):
     plugin = await start(root)
     plugin.report_health([HealthReport("p", "x", Health.UNHEALTHY, 0, 30, "m" * 2000)])
     async with FakeKubelet(root, version=version) as kubelet:

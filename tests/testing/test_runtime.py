@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from drakit.testing.plugin_merging import Merger, PluginConflictError, replace_env
-from drakit.testing.runtime import FakeRuntime, RuntimeFailure
+from drakit.testing.runtime import FakeRuntime, FakeRuntimeError
 from drakit.testing.runtime_releases import (
     CONTAINERD_1_7,
     CONTAINERD_2_2,
     CONTAINERD_2_3,
     CONTAINERD_2_4,
     EVERY_RELEASE,
-    RuntimeRelease,
+    FakeRuntimeRelease,
 )
 from drakit.wire.cdi.directory import CdiDirectory
 from drakit.wire.cdi.spec import ContainerEdits, claim_spec
@@ -122,7 +122,7 @@ def mask(events: int) -> bytes:
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
 async def test_unknown_event_bits_reject_the_registration(
-    path: str, release: RuntimeRelease
+    path: str, release: FakeRuntimeRelease
 ) -> None:
     async with FakeRuntime(path, release=release) as runtime:
         raw = RawPlugin({"Configure": mask(0x4000)})
@@ -165,7 +165,7 @@ async def test_a_mask_of_zero_means_everything(path: str) -> None:
     ],
 )
 async def test_names_are_checked_and_a_rejected_plugin_must_close(
-    path: str, name: str, index: str, release: RuntimeRelease, accepted: bool
+    path: str, name: str, index: str, release: FakeRuntimeRelease, accepted: bool
 ) -> None:
     async with FakeRuntime(path, release=release, registration_timeout=30) as runtime:
         raw = RawPlugin({"Configure": mask(0x8), "Synchronize": b""})
@@ -202,7 +202,7 @@ async def test_split_synchronization_must_be_understood(path: str) -> None:
     ("release", "closed"), [(CONTAINERD_1_7, False), (CONTAINERD_2_2, True)], ids=str
 )
 async def test_after_a_failed_synchronization_old_runtimes_send_no_events(
-    path: str, release: RuntimeRelease, closed: bool
+    path: str, release: FakeRuntimeRelease, closed: bool
 ) -> None:
     async with FakeRuntime(path, release=release, request_timeout=2.0) as runtime:
         raw = RawPlugin({"Configure": mask(0x8)})
@@ -245,7 +245,7 @@ async def test_a_failed_creation_is_undone(path: str) -> None:
             pod = await runtime.run_pod("web")
             handler.adjustment = Adjustment(resources=Resources(cpus="1"))
             async with plugin(runtime, handler):  # the same name twice contradicts itself
-                with pytest.raises(RuntimeFailure, match="both tried to set cpus"):
+                with pytest.raises(FakeRuntimeError, match="both tried to set cpus"):
                     await runtime.create(pod.id, "app")
         assert handler.ended == ["stop", "stop", "removed", "removed"]
         assert runtime.containers == {}
@@ -273,14 +273,14 @@ async def test_cpus_that_are_not_there_fail_the_start_and_are_logged_in_updates(
         async with plugin(runtime, handler):
             pod = await runtime.run_pod("web")
             container = await runtime.create(pod.id, "app")
-            with pytest.raises(RuntimeFailure, match="9 is not online"):
+            with pytest.raises(FakeRuntimeError, match="9 is not online"):
                 await runtime.start(container.id)
             other = await runtime.create_unnoticed(pod.id, "other")
             update = ContainerUpdate(container_id=other.id, resources=Resources(cpus="nonsense"))
             handler.adjustment = Adjustment(updates=(update,))
             await runtime.create(pod.id, "third")
             assert runtime.failed_updates[0][0] == other.id
-            with pytest.raises(RuntimeFailure, match="not online"):
+            with pytest.raises(FakeRuntimeError, match="not online"):
                 await runtime.update(other.id, Resources(cpus="8"))
 
 
@@ -289,7 +289,7 @@ async def test_cpus_that_are_not_there_fail_the_start_and_are_logged_in_updates(
 
 @pytest.mark.parametrize("release", [CONTAINERD_2_2, CONTAINERD_2_3], ids=str)
 async def test_cdi_devices_become_environment_before_plugins_are_asked(
-    path: str, tmp_path: Path, release: RuntimeRelease
+    path: str, tmp_path: Path, release: FakeRuntimeRelease
 ) -> None:
     directory = CdiDirectory(str(tmp_path / "cdi"), "dra.cpu/claim")
     spec = claim_spec(
@@ -309,7 +309,7 @@ async def test_cdi_devices_become_environment_before_plugins_are_asked(
         assert seen.variable("DRA_CPUSET_u1") == "2-3"
         assert seen.cdi_devices == ((device,) if release is CONTAINERD_2_3 else ())
         directory.remove("u1")
-        with pytest.raises(RuntimeFailure, match="CDI device injection failed: unresolvable"):
+        with pytest.raises(FakeRuntimeError, match="CDI device injection failed: unresolvable"):
             await runtime.create(pod.id, "again", cdi_devices=[device])
         assert len(handler.created) == 1  # plugins do not hear of it
 
@@ -340,9 +340,9 @@ async def test_an_unsolicited_update_during_an_event_wedges_old_runtimes(path: s
         await transport.close("done")
         with pytest.raises(ConnectionError):
             await pushing
-        with contextlib.suppress(RuntimeFailure):
+        with contextlib.suppress(FakeRuntimeError):
             await creating
-        with pytest.raises(RuntimeFailure, match="wedged"):
+        with pytest.raises(FakeRuntimeError, match="wedged"):
             await runtime.run_pod("other")
 
 

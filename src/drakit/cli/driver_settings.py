@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from drakit.cli.errors import CliError
-from drakit.drivers.cpu.config import CpuSettings
+from drakit.drivers.models.cpu_settings import CpuSettings
 from drakit.drivers.models.node_driver import NodeDriver
 from drakit.kit.config.options import listen_address, node_name
 from drakit.kit.config.settings import ConfigurationError, add_flags, resolve, settings_of

@@ -24,11 +24,11 @@ _HEX: Final = frozenset("0123456789abcdefABCDEF")
 
 
 class CpuSetError(ValueError):
-    """A text that is no CPU set. Says what is wrong, where, and shows the place."""
+    """A text that is not a valid CPU set; the message shows the reason and the position."""
 
     def __init__(self, reason: str, text: str, position: int) -> None:
         shown, at = text, position
-        if len(shown) > 60:  # keep the message short, the place visible
+        if len(shown) > 60:  # keep the message short and the position visible
             start = max(0, min(position - 25, len(text) - 50))
             shown, at = "…" + text[start : start + 50] + "…", position - start + 1
         super().__init__(f"{reason} at position {position}: {shown!r}\n  {shown}\n  {' ' * at}^")
@@ -96,7 +96,7 @@ class CpuSet:
     _mask: int
 
     def __init__(self, numbers: Iterable[int] = ()) -> None:
-        """Make a set of the given numbers. Raises ``ValueError`` for one out of range."""
+        """The set of the given numbers. Raises ``ValueError`` for a number out of range."""
         mask = 0
         for number in numbers:
             if not 0 <= number < MAX_CPU:
@@ -108,7 +108,7 @@ class CpuSet:
 
     @classmethod
     def from_mask(cls, mask: int) -> CpuSet:
-        """The set whose bit *n* says whether *n* is in. Raises ``ValueError`` if out of range."""
+        """The set of the bits in *mask*. Raises ``ValueError`` if out of range."""
         if mask < 0 or mask.bit_length() > MAX_CPU:
             raise ValueError(f"mask must be between 0 and 2**{MAX_CPU} - 1")
         self = cls.__new__(cls)
@@ -218,7 +218,7 @@ class CpuSet:
     def __repr__(self) -> str:
         return f"CpuSet({str(self)!r})"
 
-    # -- looking ------------------------------------------------------------------------
+    # -- reading ------------------------------------------------------------------------
 
     @property
     def mask(self) -> int:
@@ -298,9 +298,6 @@ class CpuSet:
     def __sub__(self, other: CpuSet) -> CpuSet:
         return CpuSet.from_mask(self._mask & ~other._mask)
 
-    def __xor__(self, other: CpuSet) -> CpuSet:
-        return CpuSet.from_mask(self._mask ^ other._mask)
-
     def isdisjoint(self, other: CpuSet) -> bool:
         """Whether the two have no number in common."""
         return not self._mask & other._mask
@@ -319,13 +316,13 @@ class CpuSet:
 
     @staticmethod
     def union(sets: Iterable[CpuSet]) -> CpuSet:
-        """Everything that is in any of *sets*."""
+        """The union of all *sets*."""
         mask = 0
         for each in sets:
             mask |= each._mask
         return CpuSet.from_mask(mask)
 
-    # -- being a value --------------------------------------------------------------------
+    # -- value semantics --------------------------------------------------------------------
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CpuSet) and self._mask == other._mask

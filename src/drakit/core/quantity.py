@@ -7,7 +7,7 @@ A quantity is a decimal number with a suffix: ``2Gi``, ``1500m``, ``1e3``. The r
   or a decimal exponent ``e3``/``E3``;
 * nothing finer than nano: more digits are rounded **up** (away from zero);
 * a binary quantity is capped at 2⁶³ - 1, one below 1 becomes a decimal one;
-* digits may be missing altogether (``m`` is 0), as the parser there does not insist on them;
+* digits may be missing (``m`` is 0): the Go parser does not require them;
 * the canonical form has no fraction, the largest suffix that keeps the number whole, and keeps the
   family (binary, decimal, exponent) it was written in. A binary quantity below 1024, or with a
   fraction, is written in decimal.
@@ -23,19 +23,10 @@ from typing import Final, Literal, NoReturn
 _NANO: Final = 10**9
 _MAX: Final = 2**63 - 1
 _LARGEST_EXPONENT: Final = 1000
-"""Larger ones are rejected: nobody means them, and the number would not end."""
+"""Larger exponents are rejected: they are never intended, and the number would be huge."""
 _BINARY: Final = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 _DECIMAL: Final = {
-    "n": -9,
-    "u": -6,
-    "m": -3,
-    "": 0,
-    "k": 3,
-    "M": 6,
-    "G": 9,
-    "T": 12,
-    "P": 15,
-    "E": 18,
+    suffix: 3 * power for power, suffix in enumerate(("n", "u", "m", "", *"kMGTPE"), -3)
 }
 _BINARY_NAMES: Final = {power: name for name, power in _BINARY.items()}
 _DECIMAL_NAMES: Final = {power: name for name, power in _DECIMAL.items()}
@@ -45,7 +36,7 @@ Family = Literal["binary", "decimal", "exponent"]
 
 
 class QuantityError(ValueError):
-    """A text that is no quantity, with the reason and the position."""
+    """A text that is not a valid quantity, with the reason and the position."""
 
     def __init__(self, reason: str, text: str, position: int) -> None:
         shown = text if len(text) <= 60 else text[:57] + "…"
@@ -112,7 +103,7 @@ class Quantity:
     def __init__(self, value: str | int) -> None:
         """Read a text in any of the Kubernetes spellings, or take a whole number.
 
-        Raises :class:`QuantityError` for anything else, and where the API server would.
+        Raises :class:`QuantityError` for any text that the API server would reject.
         """
         if isinstance(value, bool) or not isinstance(value, str | int):
             raise TypeError(f"a quantity is a text or a whole number, not {type(value).__name__}")
@@ -132,7 +123,7 @@ class Quantity:
         sign, whole, fraction, at = _split_number(text)
         family, power = _parse_suffix(text, at)
         if not whole and not fraction and family == "binary" and power >= _BINARY["Pi"]:
-            # These take the other of apimachinery's two ways to parse, which does insist on digits.
+            # apimachinery parses these in a second way, which requires digits.
             raise QuantityError("expected digits", text, at)
         digits = int(whole + fraction or "0")
         if family == "binary":
@@ -168,26 +159,9 @@ class Quantity:
         """The spelling it keeps: ``binary``, ``decimal`` or ``exponent``."""
         return self._family
 
-    def is_whole(self) -> bool:
-        """Whether the value has no fraction."""
-        return self._nanos % _NANO == 0
-
     def ceil(self) -> int:
         """The value as an integer, rounded up (away from zero), as ``Quantity.Value()`` does."""
         return _divide_up(self._nanos, _NANO)
-
-    def milli(self) -> int:
-        """The value in thousandths, rounded up (away from zero), as ``MilliValue()`` does."""
-        return _divide_up(self._nanos, 10**6)
-
-    def round_up(self, step: Quantity) -> Quantity:
-        """The smallest multiple of *step* that is not below this value; keeps this spelling.
-
-        Raises ``ValueError`` unless *step* is positive.
-        """
-        if step._nanos <= 0:
-            raise ValueError(f"cannot round up to a multiple of {step}: the step must be positive")
-        return Quantity.from_nanos(-(-self._nanos // step._nanos) * step._nanos, self._family)
 
     # -- spelling ---------------------------------------------------------------------------
 
@@ -214,7 +188,7 @@ class Quantity:
     def __repr__(self) -> str:
         return f"Quantity({str(self)!r})"
 
-    # -- arithmetic: exact; the left side's spelling is kept, unless it is zero --------------
+    # -- arithmetic: exact; keeps the left operand's spelling, unless it is zero ------------
 
     def _with(self, other: Quantity, nanos: int) -> Quantity:
         return Quantity.from_nanos(nanos, self._family if self._nanos else other._family)

@@ -1,20 +1,21 @@
-"""The driver's own work: what fails is logged, counted, reported when it persists, and done again.
+"""Background tasks of a driver: failures are logged, counted, reported if they persist, and retried.
 
-A defect in one periodic look must not end a process that keeps containers on their CPUs. It must
-not be silent either: the log has the traceback, ``task_failures_total`` counts, and readiness
-reports a task that failed several times in a row.
+A defect in one periodic task must not end a process that keeps containers on their CPUs. It must not be
+silent either: the log has the traceback, ``task_failures_total`` counts, and readiness reports a task
+that failed several times in a row.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-_LOG = logging.getLogger(__name__)
+from drakit.core.log import get_logger
+
+log = get_logger(__name__)
 PERSISTS: Final = 3
-"""So many failures in a row are reported by readiness."""
+"""This many failures in a row are reported by readiness."""
 _PAUSE_SECONDS: Final = 1.0
 _LONGEST_PAUSE_SECONDS: Final = 30.0
 
@@ -33,7 +34,7 @@ class TaskRunner:
 
     @property
     def problem(self) -> str | None:
-        """Which tasks keep failing, and why; None while none does."""
+        """Which tasks keep failing, and why; None if none does."""
         lasting = (
             f"{name} failed {times} times in a row: {reason}"
             for name, (times, reason) in sorted(self._failures.items())
@@ -42,7 +43,7 @@ class TaskRunner:
         return "; ".join(lasting) or None
 
     async def once(self, name: str, task: Task) -> bool:
-        """Do it now; says whether it succeeded."""
+        """Run the task now; returns whether it succeeded."""
         try:
             await task()
         except Exception as error:
@@ -52,41 +53,41 @@ class TaskRunner:
         return True
 
     async def every(self, seconds: float, name: str, task: Task) -> None:
-        """Do it again and again, with a pause before each time; until cancelled."""
+        """Run the task periodically, with a pause before each run, until cancelled."""
         while True:
             await asyncio.sleep(seconds)
             await self.once(name, task)
 
     async def until_done(self, name: str, task: Task) -> None:
-        """Do it until it succeeds, with longer and longer pauses."""
+        """Run the task until it succeeds, with increasing pauses."""
         pause = self._pause
         while not await self.once(name, task):
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     async def forever(self, name: str, task: Task) -> None:
-        """Keep a task running that should never end; start it again when it does."""
+        """Run a task that should never end, and start it again when it does."""
 
         async def run() -> None:
             await task()
-            raise RuntimeError("it ended by itself")
+            raise RuntimeError("the task ended")
 
         await self.until_done(name, run)
 
-    def failed(self, name: str, problem: Exception) -> None:
-        """Note a failure. The same one in a row is logged once."""
+    def failed(self, name: str, error: Exception) -> None:
+        """Note a failure, while its exception is handled. The same failure in a row is logged once."""
         times, before = self._failures.get(name, (0, ""))
-        reason = str(problem) or type(problem).__name__
+        reason = str(error) or type(error).__name__
         self._failures[name] = (times + 1, reason)
         self._count(name)
         if reason == before:
-            _LOG.debug("%s failed again: %s", name, reason)
-        elif isinstance(problem, OSError):  # the environment's fault: where in our code is no help
-            _LOG.warning("%s failed and is tried again: %s", name, reason)
+            log.debug("task failed again", task=name, error=reason)
+        elif isinstance(error, OSError):  # caused by the environment: a traceback is no help
+            log.warning("task failed, will retry", task=name, error=reason)
         else:
-            _LOG.error("%s failed and is tried again: %s", name, reason, exc_info=problem)
+            log.exception("task failed, will retry", task=name, error=reason)
 
     def succeeded(self, name: str) -> None:
-        """Note that all is well again."""
+        """Note a success after failures."""
         if self._failures.pop(name, None) is not None:
-            _LOG.info("%s succeeds again", name)
+            log.info("task succeeded again", task=name)

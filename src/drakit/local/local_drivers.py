@@ -21,12 +21,11 @@ from drakit.core.objects import (
 )
 from drakit.core.quantity import Quantity
 from drakit.drivers.cpu.config import CpuConfig, DeviceMode
-from drakit.drivers.cpu.driver import cpu_driver
+from drakit.drivers.cpu.driver import CPU, cpu_driver
 from drakit.drivers.cpumem.driver import cpumem_driver
 from drakit.drivers.cpumem.kinds import DRIVER as CPUMEM
 from drakit.drivers.cpumem.others import held_by_others
 from drakit.drivers.cpumem.settings import CpuMemConfig
-from drakit.drivers.models.grouped import CAPACITY
 from drakit.drivers.models.node_driver import NodeDriver
 from drakit.kit.claims.checkpoint_files import read_checkpoint
 from drakit.kit.driver import PreparedClaim
@@ -107,7 +106,7 @@ def simple_claim(cpus: int, mode: str = "grouped") -> ResourceClaim:
     """Return a claim of a number of CPUs."""
     if mode == "individual":
         return _claim(f"{cpus}-cpus", "cpus", CPU_DRIVER, {}, count=cpus)
-    return _claim(f"{cpus}-cpus", "cpus", CPU_DRIVER, {CAPACITY: Quantity(cpus)})
+    return _claim(f"{cpus}-cpus", "cpus", CPU_DRIVER, {CPU.key: Quantity(cpus)})
 
 
 def _claim(

@@ -31,8 +31,8 @@ from drakit.core.objects import (
     ResourceSlice,
 )
 from drakit.core.pods import Node, Pod, PodResourceClaim, PodSpec
-from drakit.drivers.cpumem.classes import combined_classes, split_classes
 from drakit.drivers.cpumem.kinds import DRIVER as CPUMEM
+from drakit.drivers.cpumem.layouts import combined_classes, split_classes
 from drakit.drivers.models.node_driver import NodeDriver
 from drakit.kit.claims.checkpoint import Checkpoint, Transaction, entry_of
 from drakit.kit.claims.resource_claims import claim_for

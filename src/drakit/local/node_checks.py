@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from drakit.core.cpuset import CpuSet, CpuSetError
 from drakit.core.text import count
-from drakit.drivers.cpu.config import CpuSettings
 from drakit.drivers.cpumem.preflight import pods_cgroup
 from drakit.drivers.cpumem.qos.kubeletconfig import KubeletFiles
+from drakit.drivers.models.cpu_settings import CpuSettings
 from drakit.drivers.models.node_driver import NodeDriver
 from drakit.kit.config.options import HostOptions
 from drakit.kit.preflight import CheckResult, findings

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from drakit.drivers.cpu.config import CpuConfig, CpuSettings
+from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.driver import cpu_driver
-from drakit.drivers.cpu.program import PROGRAM as CPU_PROGRAM
+from drakit.drivers.cpu.program import program as cpu_program
 from drakit.drivers.cpumem import preflight
-from drakit.drivers.cpumem.discovery import ownership_reader, policy_here
-from drakit.drivers.cpumem.driver import CpuMem, cpumem_driver
-from drakit.drivers.cpumem.hugepages.configured import machine_and_growth
+from drakit.drivers.cpumem.discovery import read_driver
+from drakit.drivers.cpumem.driver import CpuMemDriver
 from drakit.drivers.cpumem.kinds import DRIVER as CPUMEM
-from drakit.drivers.cpumem.others import held_by_others
-from drakit.drivers.cpumem.program import PROGRAM as CPUMEM_PROGRAM
+from drakit.drivers.cpumem.program import program as cpumem_program
 from drakit.drivers.cpumem.qos.kubeletconfig import KubeletFiles
 from drakit.drivers.cpumem.settings import CpuMemConfig
+from drakit.drivers.models.cpu_settings import CpuSettings
 from drakit.drivers.models.node_driver import NodeDriver
 from drakit.kit.claims.checkpoint_files import read_checkpoint
 from drakit.kit.preflight import CheckResult
@@ -41,14 +39,10 @@ class NodeProgram(NamedTuple):
 
 def current_cpumem_driver(
     config: CpuMemConfig, kubelet_config: str | None = None, *, with_claims: bool = True
-) -> CpuMem:
+) -> CpuMemDriver:
     """Return the driver of CPUs, memory and hugepages for the machine and the claims of now."""
-    machine, growth = machine_and_growth(config)
     claims = read_checkpoint(config.checkpoint_dir(CPUMEM)).entries if with_claims else ()
-    others = held_by_others(machine, claims, config.cgroup_root)
-    driver = cpumem_driver(config, machine, held_by_others=others, growth=growth)
-    policy = policy_here(config, machine, ownership_reader(config, kubelet_config))
-    return replace(driver, memory_policy=policy)
+    return read_driver(config, claims, kubelet_config)
 
 
 def _cpu_driver(config: CpuConfig, _kubelet_config: str | None) -> NodeDriver:
@@ -98,6 +92,6 @@ def _cpu_checks(config: CpuSettings, kubelet_config: str | None) -> Iterator[Che
 
 
 NODE_PROGRAMS: Final = {
-    "cpu": NodeProgram(CPU_PROGRAM, _cpu_driver, _cpu_checks),
-    "cpumem": NodeProgram(CPUMEM_PROGRAM, current_cpumem_driver, preflight.findings),
+    "cpu": NodeProgram(cpu_program(), _cpu_driver, _cpu_checks),
+    "cpumem": NodeProgram(cpumem_program(), current_cpumem_driver, preflight.findings),
 }

@@ -18,10 +18,11 @@ import msgspec
 from drakit.core.cpuset import CpuSet
 from drakit.core.errors import ActionableError
 from drakit.core.objects import Device, DeviceRequestAllocationResult, ResourceClaim
-from drakit.drivers.cpu.config import CpuConfig, GroupBy
-from drakit.drivers.cpu.driver import CpuDriver, cpu_driver
+from drakit.drivers.cpu.config import CpuConfig
+from drakit.drivers.cpu.driver import CPU, cpu_driver
+from drakit.drivers.models.cpu_settings import GroupBy
 from drakit.drivers.models.cpus import DRIVER
-from drakit.drivers.models.grouped import CAPACITY
+from drakit.drivers.models.node_driver import NodeDriver
 from drakit.kit.claims.checkpoint import entry_of
 from drakit.kit.claims.resource_claims import claim_for
 from drakit.kit.driver import PreparedClaim, PreparedClaims, RejectedError
@@ -164,7 +165,7 @@ def _grouped(
     cluster: ClusterSnapshot,
     placement: SchedulingResult,
     devices: dict[str, Device],
-    driver: CpuDriver,
+    driver: NodeDriver,
 ) -> PlannedCpus | UnknownCpus:
     difference = _difference(devices, driver)
     if difference:
@@ -200,7 +201,7 @@ def _with_uid(claim: ResourceClaim) -> ResourceClaim:
     return msgspec.structs.replace(claim, metadata=metadata)
 
 
-def _difference(devices: dict[str, Device], driver: CpuDriver) -> str:
+def _difference(devices: dict[str, Device], driver: NodeDriver) -> str:
     """Describe how the published devices differ from those of the given machine."""
     ours = {d.name: _amount(d) for pool in driver.offer().pools for d in pool.devices}
     theirs = {name: _amount(device) for name, device in devices.items()}
@@ -215,4 +216,4 @@ def _difference(devices: dict[str, Device], driver: CpuDriver) -> str:
 
 
 def _amount(device: Device) -> str:
-    return str(device.capacity[CAPACITY].value) if CAPACITY in device.capacity else "no"
+    return str(device.capacity[CPU.key].value) if CPU.key in device.capacity else "no"

@@ -125,9 +125,6 @@ def with_remedies(cycle: SchedulingCycle, node: Node, found: NodeReport) -> Node
     return replace(found, remedies=tuple(find_remedies(cycle, node, suitable)))
 
 
-# -- requests and devices ---------------------------------------------------------------------------------
-
-
 def _request(node_devices: NodeDevices, variant: Variant, claim: str) -> RequestReport:
     suitable: list[str] = []
     rejected: dict[tuple[str, str], list[str]] = {}
@@ -233,9 +230,6 @@ def values_seen(expression: str, candidate: Candidate) -> list[str]:
 def _entry(entries: dict[str, Any], driver: str, domain: str, name: str) -> Any:
     wanted = (domain, name)
     return next((e for key, e in entries.items() if split_name(key, driver) == wanted), None)
-
-
-# -- what is missing --------------------------------------------------------------------------------------
 
 
 def _findings(

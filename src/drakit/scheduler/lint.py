@@ -84,9 +84,6 @@ class Published:
                 yield entry, at
 
 
-# -- pods ---------------------------------------------------------------------------------------------
-
-
 def lint_pod(pod: Pod) -> Iterator[LintFinding]:
     """Check that containers use all declared claims, and no others."""
     containers = (*pod.spec.init_containers, *pod.spec.containers)
@@ -119,9 +116,6 @@ def lint_uses(pod: Pod, entry: str, claim: DeviceClaim) -> Iterator[LintFinding]
                     f"{entry!r} does not have"
                 )
                 yield _finding("unknown-request", message, use.request, known=known)
-
-
-# -- claims -------------------------------------------------------------------------------------------
 
 
 def lint_claim(claim: DeviceClaim, published: Published) -> Iterator[LintFinding]:
@@ -242,9 +236,6 @@ def _requires_less(a: SubRequest, b: SubRequest) -> bool:
     )
 
 
-# -- published devices --------------------------------------------------------------------------------
-
-
 def _against_devices(
     spec: RequestSpec, name: str, selectors: tuple[DeviceSelector, ...], published: Published
 ) -> Iterator[LintFinding]:
@@ -286,9 +277,6 @@ def _against_devices(
         hint = f"write it as {close[0]!r}" if close else f"the devices have: {sorted(keys)}"
         message = f"request {name}: no matching device has a capacity with the key {key!r}"
         yield _finding("wrong-capacity-key", message, key, hint=hint)
-
-
-# -- objects of drivers and administrators ------------------------------------------------------------
 
 
 def lint_class(found: DeviceClass) -> Iterator[LintFinding]:

@@ -73,9 +73,6 @@ def node_matches(
     return selector is not None and selector_matches(selector, node)
 
 
-# -- pods -----------------------------------------------------
-
-
 def node_rejection(pod: Pod, node: Node, in_use: dict[str, Quantity] | None) -> str | None:
     """Why *pod* cannot run on *node* for reasons other than devices, or None.
 

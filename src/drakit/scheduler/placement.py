@@ -265,9 +265,6 @@ def claims_allocated_elsewhere(scheduling: SchedulingCycle, node: Node) -> list[
     return found
 
 
-# -- claims of a pod ------------------------------------------------------------------------------------
-
-
 def pod_claims(cluster: ClusterSnapshot, pod: Pod) -> Iterable[ResourceClaim]:
     """The claims of a pod in its order; generated from the template if they do not exist yet."""
     namespace = pod.metadata.namespace
@@ -349,9 +346,6 @@ def _requested_by_node(pods: Iterable[Pod], excluding: Pod) -> dict[str, dict[st
         for name, amount in {**pod_requests(pod), "pods": Quantity(1)}.items():
             used[name] = used[name] + amount if name in used else amount
     return total
-
-
-# -- taint rules ------------------------------------------------------------------------------------------
 
 
 def with_taint_rules(

@@ -14,8 +14,8 @@ from drakit.testing.kubelet import (
     UnprepareError,
 )
 from drakit.testing.node import RunningPod, SimulatedNode
-from drakit.testing.runtime import FakeContainer, FakeRuntime, RuntimeFailure
-from drakit.testing.runtime_releases import EVERY_RELEASE, RuntimeRelease
+from drakit.testing.runtime import FakeContainer, FakeRuntime, FakeRuntimeError
+from drakit.testing.runtime_releases import EVERY_RELEASE, FakeRuntimeRelease
 from drakit.testing.synthetic import build as build_machine
 from drakit.testing.sysfs_writer import write_tree
 
@@ -27,12 +27,12 @@ __all__ = [
     "FakeKubelet",
     "FakePod",
     "FakeRuntime",
+    "FakeRuntimeError",
+    "FakeRuntimeRelease",
     "Fault",
     "PodClaim",
     "PrepareError",
     "RunningPod",
-    "RuntimeFailure",
-    "RuntimeRelease",
     "SimulatedNode",
     "Trouble",
     "UnprepareError",

@@ -74,30 +74,19 @@ class ResourceKind:
 
 
 _DRA: Final = "resource.k8s.io"
+_ROWS: Final[tuple[tuple[str, str, str, dict[str, bool]], ...]] = (
+    (_DRA, "resourceslices", "ResourceSlice", {"namespaced": False, "has_generation": True}),
+    (_DRA, "resourceclaims", "ResourceClaim", {"has_status": True, "created_without_status": True}),
+    (_DRA, "resourceclaimtemplates", "ResourceClaimTemplate", {}),
+    (_DRA, "deviceclasses", "DeviceClass", {"namespaced": False}),
+    (_DRA, "devicetaintrules", "DeviceTaintRule", {"namespaced": False, "has_status": True}),
+    ("", "nodes", "Node", {"namespaced": False, "has_status": True}),
+    ("", "pods", "Pod", {"has_status": True}),
+    ("", "namespaces", "Namespace", {"namespaced": False}),
+    ("", "configmaps", "ConfigMap", {}),
+)
 KINDS: Final[Mapping[str, ResourceKind]] = {
-    kind.plural: kind
-    for kind in (
-        ResourceKind(
-            _DRA, "v1", "resourceslices", "ResourceSlice", namespaced=False, has_generation=True
-        ),
-        ResourceKind(
-            _DRA,
-            "v1",
-            "resourceclaims",
-            "ResourceClaim",
-            has_status=True,
-            created_without_status=True,
-        ),
-        ResourceKind(_DRA, "v1", "resourceclaimtemplates", "ResourceClaimTemplate"),
-        ResourceKind(_DRA, "v1", "deviceclasses", "DeviceClass", namespaced=False),
-        ResourceKind(
-            _DRA, "v1", "devicetaintrules", "DeviceTaintRule", namespaced=False, has_status=True
-        ),
-        ResourceKind("", "v1", "nodes", "Node", namespaced=False, has_status=True),
-        ResourceKind("", "v1", "pods", "Pod", has_status=True),
-        ResourceKind("", "v1", "namespaces", "Namespace", namespaced=False),
-        ResourceKind("", "v1", "configmaps", "ConfigMap"),
-    )
+    plural: ResourceKind(group, "v1", plural, name, **flags) for group, plural, name, flags in _ROWS
 }
 _SELECTABLE: Final = {
     "resourceslices": ("spec.driver", "spec.nodeName", "spec.pool.name"),

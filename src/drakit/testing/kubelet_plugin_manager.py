@@ -102,6 +102,7 @@ RELEASES: Final = {
         tuple(_CLAIMS), ("v1alpha1.DRAResourceHealth",), trusts_advertised=False
     ),
     "1.37": KubeletRelease(tuple(_CLAIMS), tuple(_HEALTH), trusts_advertised=True),
+    "1.38": KubeletRelease(tuple(_CLAIMS), tuple(_HEALTH), trusts_advertised=True),
 }
 
 
@@ -184,7 +185,7 @@ class PluginManager:
         self._ending: set[asyncio.Task[None]] = set()
         self._watcher: asyncio.Task[None] | None = None
 
-    # -- life ------------------------------------------------------------------------------------
+    # -- lifecycle ------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Read the directory, and keep polling it."""
@@ -203,11 +204,11 @@ class PluginManager:
         self._timers.clear()
         self._sockets.clear()
         while self.endpoints:
-            self._hang_up(self.endpoints.pop())
+            self._close(self.endpoints.pop())
         await asyncio.gather(*self._ending, return_exceptions=True)
         await asyncio.sleep(0)  # transports close in the next iteration of the loop
 
-    # -- asking ----------------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------
 
     def instances(self, driver: str) -> list[RegisteredPlugin]:
         """The registered instances of a driver, most recent first."""
@@ -238,10 +239,10 @@ class PluginManager:
 
     async def _watch(self) -> None:
         while True:
-            self._look()
+            self._scan()
             await asyncio.sleep(self._timing.poll)
 
-    def _look(self) -> None:
+    def _scan(self) -> None:
         found = dict(_sockets_below(self._directory))
         for path, socket in list(self._sockets.items()):
             if found.get(path) != socket.identity:  # removed or replaced
@@ -359,10 +360,10 @@ class PluginManager:
     def _remove(self, endpoint: RegisteredPlugin) -> None:
         if endpoint in self.endpoints:
             self.endpoints.remove(endpoint)
-            self._hang_up(endpoint)
+            self._close(endpoint)
             self._reconsider(endpoint.driver)
 
-    def _hang_up(self, endpoint: RegisteredPlugin) -> None:
+    def _close(self, endpoint: RegisteredPlugin) -> None:
         if endpoint.listener is not None:
             endpoint.listener.cancel()
             self._end(endpoint.listener)

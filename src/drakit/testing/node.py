@@ -29,7 +29,7 @@ from drakit.testing.apiserver import FakeApiServer
 from drakit.testing.kubelet import ContainerClaim, FakeKubelet, FakePod, PodClaim
 from drakit.testing.kubelet_plugin_manager import QUICK, Timing
 from drakit.testing.runtime import FakeContainer, FakeRuntime
-from drakit.testing.runtime_releases import CONTAINERD_2_4, RuntimeRelease
+from drakit.testing.runtime_releases import CONTAINERD_2_4, FakeRuntimeRelease
 from drakit.wire.kube import Client
 
 
@@ -59,7 +59,7 @@ class SimulatedNode:
         *,
         name: str = "node-1",
         version: str = "1.37",
-        release: RuntimeRelease = CONTAINERD_2_4,
+        release: FakeRuntimeRelease = CONTAINERD_2_4,
         timing: Timing = QUICK,
         online_cpus: str = "0-1023",
         request_timeout: float = 30.0,
@@ -196,7 +196,7 @@ class SimulatedNode:
     ) -> RunningPod:
         """Start a pod whose containers use claims, or single requests as (claim, request).
 
-        Raises ``PrepareError`` of the kubelet or ``RuntimeFailure`` of the runtime.
+        Raises ``PrepareError`` of the kubelet or ``FakeRuntimeError`` of the runtime.
         """
         wanted = {
             container: tuple(

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import msgspec
 from google.protobuf.message import DecodeError
 
-from drakit.testing.runtime_releases import RuntimeRelease
+from drakit.testing.runtime_releases import FakeRuntimeRelease
 from drakit.wire.nri import nri_pb2
 from drakit.wire.nri.event_table import EVENTS, Event
 from drakit.wire.nri.events import (
@@ -39,7 +39,7 @@ _FEWEST_OBJECTS: Final = 8
 """Minimum number of pods and containers in a part of a split Synchronize."""
 
 
-class RuntimeFailure(Exception):  # noqa: N818 - public name
+class FakeRuntimeError(Exception):
     """The runtime rejects an operation; the text is the error that the kubelet would get."""
 
 
@@ -88,7 +88,7 @@ class ConnectedPlugins:
 
     def __init__(
         self,
-        release: RuntimeRelease,
+        release: FakeRuntimeRelease,
         model: RuntimeModel,
         *,
         request_timeout: float,
@@ -319,9 +319,9 @@ class ConnectedPlugins:
             return None
 
     def subscribers(self, event: Event) -> list[ConnectedPlugin]:
-        """The plugins to call for *event*. Raises :class:`RuntimeFailure` when wedged."""
+        """The plugins to call for *event*. Raises :class:`FakeRuntimeError` when wedged."""
         if self.wedged:
-            raise RuntimeFailure("the runtime is wedged: context deadline exceeded")
+            raise FakeRuntimeError("the runtime is wedged: context deadline exceeded")
         return [peer for peer in self.peers if peer.mask & event.bit]
 
     async def notify(self, call: RuntimeEvent, *, can_reject: bool = False) -> None:
@@ -331,7 +331,7 @@ class ConnectedPlugins:
                 await self.ask(peer, call)
             except StatusError as error:
                 if can_reject:
-                    raise RuntimeFailure(error.message) from error
+                    raise FakeRuntimeError(error.message) from error
 
 
 async def _readable(sock: socket.socket) -> None:

@@ -32,8 +32,8 @@ from drakit.core.cpuset import CpuSet
 from drakit.testing.cdi import Catalog
 from drakit.testing.containers import FakeContainer
 from drakit.testing.plugin_merging import Merger, PluginConflictError, replace_env
-from drakit.testing.plugins import ConnectedPlugins, PluginCall, RuntimeFailure
-from drakit.testing.runtime_releases import CONTAINERD_2_4, RuntimeRelease
+from drakit.testing.plugins import ConnectedPlugins, FakeRuntimeError, PluginCall
+from drakit.testing.runtime_releases import CONTAINERD_2_4, FakeRuntimeRelease
 from drakit.wire.cdi.spec import CdiError
 from drakit.wire.nri import nri_pb2
 from drakit.wire.nri.event_table import Event
@@ -51,7 +51,7 @@ from drakit.wire.nri.values import (
     update_from,
 )
 
-__all__ = ["FakeContainer", "FakeRuntime", "PluginCall", "RuntimeFailure"]
+__all__ = ["FakeContainer", "FakeRuntime", "FakeRuntimeError", "PluginCall"]
 
 
 class FakeRuntime:
@@ -67,7 +67,7 @@ class FakeRuntime:
         self,
         socket_path: str,
         *,
-        release: RuntimeRelease = CONTAINERD_2_4,
+        release: FakeRuntimeRelease = CONTAINERD_2_4,
         cdi_directories: Sequence[str] = (),
         online_cpus: str = "0-1023",
         request_timeout: float = 30.0,
@@ -202,7 +202,7 @@ class FakeRuntime:
         labels: Mapping[str, str] | None = None,
         annotations: Mapping[str, str] | None = None,
     ) -> PodSandbox:
-        """Start a pod's sandbox. Raises :class:`RuntimeFailure` when a plugin rejects it."""
+        """Start a pod's sandbox. Raises :class:`FakeRuntimeError` when a plugin rejects it."""
         number = next(self._numbers)
         uid = uid or f"00000000-0000-4000-8000-{number:012x}"
         pod = PodSandbox(
@@ -258,7 +258,7 @@ class FakeRuntime:
         env: Sequence[str] = (),
         resources: Resources = NOTHING,
     ) -> FakeContainer:
-        """Create a container, calling all plugins. Raises :class:`RuntimeFailure`.
+        """Create a container, calling all plugins. Raises :class:`FakeRuntimeError`.
 
         A creation that fails after the plugins were called is undone with a stop and a removal.
         """
@@ -266,7 +266,7 @@ class FakeRuntime:
         try:
             injected = self._inject(tuple(env), cdi_devices)
         except CdiError as error:
-            raise RuntimeFailure(f"CDI device injection failed: {error}") from error
+            raise FakeRuntimeError(f"CDI device injection failed: {error}") from error
         draft = self._draft(pod, name, env=injected, cdi_devices=cdi_devices, resources=resources)
         async with self._plugins.lock:
             try:
@@ -274,7 +274,7 @@ class FakeRuntime:
             except (StatusError, PluginConflictError) as error:
                 if self.release.undoes_rejected_creation:
                     await self._undo(pod, draft)
-                raise RuntimeFailure(str(error)) from error
+                raise FakeRuntimeError(str(error)) from error
             value = msgspec.structs.replace(merger.target, state=State.CREATED)
             container = FakeContainer(value, self._directory(value))
             self.containers[value.id] = container
@@ -314,17 +314,17 @@ class FakeRuntime:
         )
 
     async def start(self, id_: str) -> None:
-        """Start a created container. Raises :class:`RuntimeFailure`."""
+        """Start a created container. Raises :class:`FakeRuntimeError`."""
         container = self.containers[id_]
         async with self._plugins.lock:
             # As in containerd: the task, and with it the cgroup, exists before plugins are called.
             if reason := self._impossible(container.resources):
-                raise RuntimeFailure(f"failed to create task: {reason}")
+                raise FakeRuntimeError(f"failed to create task: {reason}")
             container.write_cgroup()
             try:
                 start = self._event(Event.START_CONTAINER, container)
                 await self._plugins.notify(start, can_reject=True)
-            except RuntimeFailure:
+            except FakeRuntimeError:
                 if self.release.honors_start_errors:
                     container.remove_cgroup()
                     raise
@@ -365,9 +365,9 @@ class FakeRuntime:
                         answer = nri_pb2.UpdateContainerResponse.FromString(payload)
                         merger.update(str(peer), [update_from(each) for each in answer.update])
                 except (StatusError, PluginConflictError) as error:
-                    raise RuntimeFailure(str(error)) from error
+                    raise FakeRuntimeError(str(error)) from error
             if reason := self._impossible(merger.target.resources):
-                raise RuntimeFailure(f"failed to update resources: {reason}")
+                raise FakeRuntimeError(f"failed to update resources: {reason}")
             container.change(merger.target.resources)
             self._apply_all(merger)
             await self._plugins.notify(self._event(Event.POST_UPDATE_CONTAINER, container))

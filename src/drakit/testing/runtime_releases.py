@@ -9,7 +9,7 @@ import msgspec
 from drakit.wire.nri.versions import NriVersion
 
 
-class RuntimeRelease(msgspec.Struct, frozen=True):
+class FakeRuntimeRelease(msgspec.Struct, frozen=True):
     """A runtime release and its NRI version.
 
     Independent of the table that drivers use (:mod:`drakit.wire.nri.versions`), so that a wrong row
@@ -99,15 +99,15 @@ class RuntimeRelease(msgspec.Struct, frozen=True):
         return f"{self.name} {self.version} (NRI {self.nri})"
 
 
-CONTAINERD_1_7: Final = RuntimeRelease("containerd", "v1.7.20", NriVersion(0, 6, 1))
-CONTAINERD_2_0: Final = RuntimeRelease("containerd", "v2.0.2", NriVersion(0, 8))
-CONTAINERD_2_2: Final = RuntimeRelease("containerd", "v2.2.1", NriVersion(0, 11))
-CONTAINERD_2_3: Final = RuntimeRelease("containerd", "v2.3.0", NriVersion(0, 12))
-CONTAINERD_2_4: Final = RuntimeRelease("containerd", "v2.4.0", NriVersion(0, 12, 2))
-CRIO_1_33: Final = RuntimeRelease("cri-o", "1.33.4", NriVersion(0, 9))
-CRIO_1_34: Final = RuntimeRelease("cri-o", "1.34.1", NriVersion(0, 10))
-CRIO_1_36: Final = RuntimeRelease("cri-o", "1.36.3", NriVersion(0, 11))
-CRIO_1_37: Final = RuntimeRelease("cri-o", "1.37.0", NriVersion(0, 12))
+CONTAINERD_1_7: Final = FakeRuntimeRelease("containerd", "v1.7.20", NriVersion(0, 6, 1))
+CONTAINERD_2_0: Final = FakeRuntimeRelease("containerd", "v2.0.2", NriVersion(0, 8))
+CONTAINERD_2_2: Final = FakeRuntimeRelease("containerd", "v2.2.1", NriVersion(0, 11))
+CONTAINERD_2_3: Final = FakeRuntimeRelease("containerd", "v2.3.0", NriVersion(0, 12))
+CONTAINERD_2_4: Final = FakeRuntimeRelease("containerd", "v2.4.0", NriVersion(0, 12, 2))
+CRIO_1_33: Final = FakeRuntimeRelease("cri-o", "1.33.4", NriVersion(0, 9))
+CRIO_1_34: Final = FakeRuntimeRelease("cri-o", "1.34.1", NriVersion(0, 10))
+CRIO_1_36: Final = FakeRuntimeRelease("cri-o", "1.36.3", NriVersion(0, 11))
+CRIO_1_37: Final = FakeRuntimeRelease("cri-o", "1.37.0", NriVersion(0, 12))
 
 EVERY_RELEASE: Final = (
     CONTAINERD_1_7,

@@ -1,4 +1,4 @@
-"""The demo is an end-to-end test: it exits with 0 only if every promise it shows held."""
+"""The demo is an end-to-end test: it exits with 0 only if all its checks passed."""
 
 from __future__ import annotations
 

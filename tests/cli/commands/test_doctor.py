@@ -22,7 +22,7 @@ from drakit.cli import main
 from drakit.cli.commands.gather import claims_document, last_warnings
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.cpu.config import CpuConfig
-from drakit.drivers.cpu.program import PROGRAM
+from drakit.drivers.cpu.program import program as cpu_program
 from drakit.kit.claims.checkpoint import encode
 from drakit.kit.config.settings import settings_of
 from drakit.kit.driver import PreparedClaim, PreparedDevice
@@ -74,7 +74,7 @@ def of(document: dict[str, Any], subject: str) -> list[dict[str, str]]:
     return [remark for remark in document["remarks"] if remark["subject"] == subject]
 
 
-def test_a_bare_machine_lacks_everything_and_is_told_how_to_get_it(
+def test_a_machine_without_kubernetes_gets_a_remedy_for_every_problem(
     settings: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, document = doctor(capsys, *settings)
@@ -127,7 +127,7 @@ def test_the_cpu_manager_of_a_drop_in_must_be_off_too(
 
 
 @pytest.mark.parametrize("content", ["[1, 2]", "a: [", "\x00"])
-def test_a_kubelet_configuration_nobody_understands_is_a_note(
+def test_an_invalid_kubelet_configuration_is_a_note(
     content: str, settings: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "odd.yaml").write_text(content)
@@ -153,7 +153,7 @@ def test_reservations_that_differ_are_noted(
     assert any("reservedSystemCPUs" in r["text"] for r in of(document, "kubelet")) is noted
 
 
-def test_a_reservation_that_leaves_nothing_is_a_problem(
+def test_a_reservation_of_all_cpus_is_a_problem(
     settings: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     _code, document = doctor(capsys, *settings, "--reserved-cpus=0-7")
@@ -178,14 +178,14 @@ def gather(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any
     return document
 
 
-def test_a_bare_machine_can_be_gathered_too(
+def test_gather_works_on_a_machine_without_kubernetes(
     settings: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     document = gather(capsys, *settings, "--reserved-cpus=0", "--min-shared-cpus=2")
     assert document["node"] == NODE
     assert [cpu["id"] for cpu in document["machine"]["cpus"]] == list(range(8))
     effective = document["configuration"]["effective"]
-    assert set(effective) == {one.key for one in settings_of(CpuConfig, PROGRAM.prefix)}
+    assert set(effective) == {one.key for one in settings_of(CpuConfig, cpu_program().prefix)}
     assert (effective["reservedCPUs"], effective["minSharedCPUs"]) == ("0", 2)
     assert document["configuration"]["sources"]["reservedCPUs"] == "--reserved-cpus"
     (preview,) = document["slices"]["preview"]
@@ -194,9 +194,7 @@ def test_a_bare_machine_can_be_gathered_too(
         assert part["problem"]
 
 
-def test_yaml_and_json_say_the_same(
-    settings: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_yaml_and_json_are_equal(settings: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     told = gather(capsys, *settings)
     assert main(["gather", "--file=-", "--output=json", *settings]) == 0
     again = json.loads(capsys.readouterr().out)
@@ -205,7 +203,7 @@ def test_yaml_and_json_say_the_same(
     assert told == again
 
 
-def test_the_file_is_new_and_its_owner_s_alone(
+def test_the_file_is_new_and_private(
     settings: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -262,7 +260,7 @@ def test_the_log_is_searched_for_rejections(
     assert "No such file" in missing["log"]["problem"]
 
 
-def test_only_the_last_troubles_are_kept() -> None:
+def test_only_the_last_warnings_are_included() -> None:
     lines = [f"2026-11-16T02:30:50.123Z WARNING kit.checkpoint {n}\n" for n in range(1000)]
     assert last_warnings(lines)[-1].endswith(" 999")
     assert len(last_warnings(lines)) == 300
@@ -310,7 +308,7 @@ def _pages() -> Iterator[tuple[type[_Pages], int]]:
 
 
 @pytest.mark.parametrize("ready", [True, False])
-def test_a_taken_port_is_fine_when_it_is_the_driver_s(
+def test_a_port_in_use_is_fine_if_it_is_the_driver_s(
     ready: bool,
     pages: tuple[type[_Pages], int],
     settings: list[str],

@@ -45,14 +45,14 @@ def test_doctor_names_what_memory_needs(
     assert main(["doctor", "--output=json", *settings]) == 1
     remarks = json.loads(capsys.readouterr().out)["remarks"]
     problems = [remark["text"] for remark in remarks if remark["level"] == "problem"]
-    assert any("cgroup" in text and "is not there" in text for text in problems)
+    assert any("cgroup" in text and "does not exist" in text for text in problems)
     assert any("memoryManagerPolicy is Static" in text for text in problems)
     notes = [remark["text"] for remark in remarks if remark["level"] == "note"]
     assert any("reservedSystemCPUs is 0-1" in text for text in notes)
     assert any("dra.cpumem offers 2 devices" in remark["text"] for remark in remarks)
 
 
-def test_gather_tells_the_settings_of_the_driver_that_is_meant(
+def test_gather_includes_the_settings_of_the_selected_driver(
     settings: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["gather", "--file=-", "--output=json", *settings]) == 0
@@ -62,7 +62,7 @@ def test_gather_tells_the_settings_of_the_driver_that_is_meant(
     assert document["slices"]["preview"][0]["spec"]["driver"] == "dra.cpumem"
 
 
-def test_a_pid_tells_which_driver_it_is(tmp_path: Path) -> None:
+def test_the_driver_is_found_by_its_pid(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     words = ["python3", "/usr/bin/dra-driver-cpumem", "--layout=split", "--hostname-override=n"]
     (tmp_path / "7" / "cmdline").write_bytes("\0".join([*words, ""]).encode())

@@ -1,4 +1,4 @@
-"""``drakit explain``: ten situations in which pods hang in real clusters, explained so one can act."""
+"""``drakit explain`` on ten situations in which pods stay pending in real clusters."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_json_has_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert only["remedies"] == ["free the devices of claim ml/training (pod trainer-0)"]
 
 
-def test_what_fits_is_said_to_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pod_that_fits_is_exit_code_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert explain(tmp_path, [device_slice(gpu("g0")), claim({})]) == 0
     assert "fits on 1 of 1 nodes" in capsys.readouterr().out
 
@@ -198,7 +198,7 @@ def waiting(*conditions: tuple[str, str]) -> Json:
 
 
 @pytest.mark.parametrize(
-    ("true", "code", "said"),
+    ("true", "code", "printed"),
     [
         ((), 1, "waits for gpu.io/On: the driver has not set the condition yet"),
         (
@@ -209,17 +209,17 @@ def waiting(*conditions: tuple[str, str]) -> Json:
         ((("gpu.io/On", ""),), 0, "r: gpu.io/n1/g0\n"),
     ],
 )
-def test_a_device_that_a_driver_must_agree_to(
+def test_unmet_binding_conditions_are_explained(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     true: tuple[tuple[str, str], ...],
     code: int,
-    said: str,
+    printed: str,
 ) -> None:
     assert explain(tmp_path, [device_slice(gpu("g0")), waiting(*true)]) == code
-    assert said in capsys.readouterr().out
+    assert printed in capsys.readouterr().out
 
 
-def test_an_unknown_name_is_a_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert explain(tmp_path, []) == 2
     assert "no pod or claim 'c'" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""``drakit explain`` on situations in which pods hang in real clusters, in full.
+"""Complete output of ``drakit explain`` for pods that stay pending in real clusters.
 
 Each text must let somebody act who has never read the API: what is missing, who has it, what to
 change. The cluster is small and of the usual kind: GPU nodes and a CPU node.

@@ -1,4 +1,4 @@
-"""``drakit inspect``: what there is and what would be offered, of machines on disk."""
+"""``drakit inspect``: total and allocatable resources of machines on disk."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def inspect(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, d
     return code, json.loads(capsys.readouterr().out)
 
 
-def test_the_document_tells_what_there_is(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_document_contains_all_resources(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, document = inspect(capsys, f"--root={root}", "--reserved-memory=")
     assert code == 0
     node = document["numaNodes"][1]
@@ -79,7 +81,7 @@ def test_the_document_tells_what_there_is(root: Path, capsys: pytest.CaptureFixt
     assert document["cgroups"]["hugetlbAccounting"] == "separate"
 
 
-def test_vector_3_what_is_offered_is_what_the_driver_publishes(
+def test_vector_3_the_offer_equals_the_published_slices(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """64 Gi, 3 Gi of them hugepages, 2 Gi reserved: 59 Gi."""
@@ -111,7 +113,7 @@ def test_growth_is_offered_as_pages_and_not_as_memory(
     assert before["memory"] - after["memory"] == 8 * GI
 
 
-def test_what_cannot_be_is_noted(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_settings_are_noted(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _code, document = inspect(capsys, f"--root={root}", "--hugepage-pools=7:2Mi=1")
     assert any("NUMA node 7" in warning for warning in document["warnings"])
 
@@ -128,9 +130,7 @@ def test_the_text_has_a_line_for_every_node_pool_and_device(
     assert ["numa1", "2", "60.5", "GiB", "1000", "MiB", "2", "GiB"] in lines
 
 
-def test_a_machine_that_charges_hugepages_to_memory_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_hugetlb_accounting_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Vector 1: the flag stands behind the dash of mountinfo."""
     cgroups = replace(
         CGROUP2, memory_hugetlb_accounting=True, controllers=frozenset({"memory", "cpuset"})
@@ -153,7 +153,7 @@ def test_nothing_to_offer_is_exit_code_1(
 
 
 @pytest.mark.parametrize(
-    ("argument", "said"),
+    ("argument", "printed"),
     [
         ("--root=/nowhere/at/all", "is not a directory"),
         ("--reserved-memory=0:cpu=1", "neither memory nor hugepages"),
@@ -161,13 +161,13 @@ def test_nothing_to_offer_is_exit_code_1(
     ],
 )
 def test_bad_input_is_exit_code_2(
-    argument: str, said: str, capsys: pytest.CaptureFixture[str]
+    argument: str, printed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["inspect", argument]) == 2
-    assert said in capsys.readouterr().err
+    assert printed in capsys.readouterr().err
 
 
-def test_a_checkpoint_is_looked_at_without_being_touched(tmp_path: Path) -> None:
+def test_a_checkpoint_is_read_without_being_changed(tmp_path: Path) -> None:
     prepared = PreparedDevice(request="r", pool="n", device="numa0")
     entry = PreparedClaim(uid="u1", namespace="d", name="c", devices=(prepared,))
     (tmp_path / "u1.json").write_bytes(encode(entry))

@@ -82,12 +82,14 @@ def test_the_mistake_is_found(
     assert abs(found[rule]["line"] - line) <= 1
 
 
-def test_a_good_claim_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_correct_claim_has_no_findings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert lint(tmp_path, CLAIM + GOOD) == 0
     assert json.loads(capsys.readouterr().out) == []
 
 
-def test_a_claim_no_container_uses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_claim_without_a_container(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pod = "kind: Pod\nmetadata: {name: p}\nspec:\n  resourceClaims: [{name: c, resourceClaimName: c}]\n"
     assert lint(tmp_path, pod) == 1
     (found,) = json.loads(capsys.readouterr().out)

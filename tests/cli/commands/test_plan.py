@@ -1,4 +1,4 @@
-"""``drakit plan``: the JSON others rely on, and its exit codes."""
+"""``drakit plan``: its JSON document and exit codes."""
 
 from __future__ import annotations
 
@@ -96,7 +96,9 @@ def test_the_document_is_the_agreed_one(files: Path, capsys: pytest.CaptureFixtu
     }
 
 
-def test_what_does_not_fit_exits_with_one(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pod_that_does_not_fit_is_exit_code_1(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(plan(files, "large.yaml", "--output", "json")) == 1
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert (document["feasible"], document["node"], document["claims"]) == (False, None, [])
@@ -137,7 +139,7 @@ def test_text_names_node_device_and_what_is_left(
         ),
     ],
 )
-def test_bad_input_exits_with_two_and_says_why(
+def test_invalid_input_is_exit_code_2_with_a_reason(
     files: Path, text: str, complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (files / "bad.yaml").write_text(text)

@@ -1,4 +1,4 @@
-"""``drakit plan`` reads problems in every form people have them in, with one and the same answer."""
+"""``drakit plan`` gives the same answer for every form of input."""
 
 from __future__ import annotations
 

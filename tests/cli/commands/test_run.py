@@ -1,4 +1,4 @@
-"""``drakit run`` as a person uses it: exit codes, signals, words."""
+"""``drakit run`` as a command: exit codes, signals, messages."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from drakit.core.bootrecord import boot_id
 from drakit.core.cpuset import CpuSet
 from drakit.kit.claims import checkpoint as checkpoint
 from drakit.kit.claims.exclusion import exclude_other_drivers
@@ -77,7 +78,7 @@ def test_exit_codes_are_the_commands_own(tmp_path: Path) -> None:
     assert json.loads(ps.stdout)["claims"] == []
 
 
-def test_what_does_not_fit_is_explained(tmp_path: Path) -> None:
+def test_a_claim_that_does_not_fit_is_explained(tmp_path: Path) -> None:
     done = drakit(tmp_path, "run", "--cpus", "4096", "--", "true")
     assert done.returncode == 1
     assert "does not fit" in done.stderr
@@ -93,7 +94,7 @@ def test_what_does_not_fit_is_explained(tmp_path: Path) -> None:
         (["--cpus", "1", "--reserved-cpus", "3-1", "--", "true"], "runs backwards"),
     ],
 )
-def test_bad_input_names_itself(tmp_path: Path, arguments: list[str], words: str) -> None:
+def test_invalid_input_is_named(tmp_path: Path, arguments: list[str], words: str) -> None:
     done = drakit(tmp_path, "run", *arguments)
     assert done.returncode == 2
     assert words in done.stderr
@@ -106,7 +107,7 @@ def test_a_dry_run_draws_the_cpus(tmp_path: Path) -> None:
     assert "A" in done.stdout
 
 
-def test_wait_gets_its_turn(tmp_path: Path) -> None:
+def test_wait_runs_the_command_when_the_claim_fits(tmp_path: Path) -> None:
     count = str(len(os.sched_getaffinity(0)) - 1)
     command = [sys.executable, "-m", "drakit", "run", "--state-dir", str(tmp_path), "--cpus", count]
     holder = subprocess.Popen(
@@ -126,7 +127,7 @@ def test_cpus_of_a_kubernetes_driver_on_this_machine_are_not_given_away(tmp_path
     mine = CpuSet(os.sched_getaffinity(0))
     held = CpuSet([mine.min()])
     prepared = PreparedDevice(request="r", pool="p", device="d", exclusive={"cpu": held})
-    entry = PreparedClaim("u", "n", "c", (prepared,), boot_id=checkpoint.boot_id())
+    entry = PreparedClaim("u", "n", "c", (prepared,), boot_id=boot_id())
     claims = tmp_path / "kubelet/plugins/dra.cpu/claims"
     claims.mkdir(parents=True)
     (claims / "u.json").write_bytes(checkpoint.encode(entry))
@@ -150,7 +151,7 @@ def test_cpus_of_a_kubernetes_driver_on_this_machine_are_not_given_away(tmp_path
     assert "v.json" in done.stderr
 
 
-def test_a_driver_that_serves_on_this_machine_is_warned_of(tmp_path: Path) -> None:
+def test_a_running_driver_on_this_machine_causes_a_warning(tmp_path: Path) -> None:
     options = HostOptions(kubelet_root_dir=str(tmp_path))
     (tmp_path / "plugins/dra.cpu/claims").mkdir(parents=True)
     with exclude_other_drivers(options, "dra.cpu", ["dra.cpumem"]):

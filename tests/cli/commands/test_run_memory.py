@@ -27,7 +27,7 @@ from drakit.draw.memory_map import memory_lines
 from drakit.draw.terminal import Terminal
 from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.driver import cpu_driver
-from drakit.drivers.cpumem.driver import CpuMem, cpumem_driver
+from drakit.drivers.cpumem.driver import CpuMemDriver, cpumem_driver
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.kit.driver import ClaimUse, RejectedError
 from drakit.local import confine
@@ -53,7 +53,7 @@ def machine() -> Machine:
     return replace(made, numa_nodes=nodes)
 
 
-def memory_node(directory: Path) -> tuple[CpuMem, LocalNode]:
+def memory_node(directory: Path) -> tuple[CpuMemDriver, LocalNode]:
     driver = cpumem_driver(CpuMemConfig(reserved_memory="", min_shared_cpus=0), machine())
     return driver, LocalNode(driver, str(directory))
 
@@ -62,11 +62,11 @@ def amounts(**wanted: str) -> dict[str, Quantity]:
     return {f"dra.cpumem/{kind}": Quantity(amount) for kind, amount in wanted.items()}
 
 
-async def test_what_is_taken_is_of_one_node_and_given_back(tmp_path: Path) -> None:
+async def test_a_claim_is_on_one_node_and_is_released(tmp_path: Path) -> None:
     driver, node = memory_node(tmp_path)
     wanted = amounts(cpu="2", memory="1Gi", hugepages2Mi="32Mi")
     (taken,) = await node.take([fresh_claim(amounts_claim(wanted))])
-    home = driver.inventory.machine.nodes_of(taken.entry.exclusive("cpu"))
+    home = driver.cpus.machine.nodes_of(taken.entry.exclusive("cpu"))
     (prepared,) = taken.entry.devices
     assert {key.partition("/")[0] for key in prepared.amounts} == {f"numa{home}"}
     assert held_words(taken.entry).startswith("CPUs ")
@@ -108,7 +108,7 @@ async def test_no_node_is_over_committed_in_any_kind_at_any_moment(
             except (DoesNotFitError, RejectedError):
                 rejected += 1
         prepared_claims = await node.look()
-        for key, limit in driver.inventory.limits.items():
+        for key, limit in driver.offer().limits.items():
             assert prepared_claims.amount(key) <= limit, key
         assert len(prepared_claims.exclusive("cpu")) == sum(
             len(e.exclusive("cpu")) for e in prepared_claims
@@ -162,7 +162,7 @@ async def test_the_bars_show_who_holds_what(tmp_path: Path) -> None:
         await node.release(one)
 
 
-def test_the_class_tells_the_driver() -> None:
+def test_the_class_determines_the_driver() -> None:
     cel = CelSelector(expression='device.driver == "dra.cpumem"')
     own = DeviceClass(
         metadata=ObjectMeta(name="mine"),
@@ -227,9 +227,7 @@ def test_a_command_gets_a_cgroup_with_its_limits(
     assert files["hugetlb.2MB.max"] == str(32 * MI)
 
 
-def test_controllers_that_are_not_handed_down_are_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_controllers_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_cgroups(tmp_path, monkeypatch, "cpuset")
     group = confine.make_group(str(tmp_path), "u", CpuSet.parse("2-3"), None, LIMITS)
     assert group is not None
@@ -246,7 +244,7 @@ def test_pages_that_count_as_memory_get_room_in_its_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "printed"),
     [
         (["--memory=lots"], "write --memory 1Gi"),
         (["--memory=0"], "request more than 0"),
@@ -257,10 +255,10 @@ def test_pages_that_count_as_memory_get_room_in_its_limit() -> None:
     ],
 )
 def test_bad_amounts_are_exit_code_2(
-    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], printed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", f"--state-dir={tmp_path}", *arguments, "--", "true"]) == 2
-    assert said in capsys.readouterr().err
+    assert printed in capsys.readouterr().err
 
 
 def test_more_than_the_machine_has_does_not_fit(

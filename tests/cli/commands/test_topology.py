@@ -78,7 +78,7 @@ def test_distances_are_in_the_order_of_the_nodes() -> None:
     assert second["distances"] == [32, 10]
 
 
-def test_what_is_unknown_is_null() -> None:
+def test_unknown_values_are_null() -> None:
     machine = build(cores=2, threads=1, llcs=2, offline=CpuSet([1]))
     cpu = topology_document(machine)["cpus"][1]
     assert [cpu[name] for name in ("socket", "die", "core", "l3")] == [None] * 4
@@ -120,7 +120,7 @@ def test_distances_are_a_table_unless_too_wide() -> None:
     assert "see --output json" in report(build(sockets=30, cores=1), Terminal(80))
 
 
-def test_nohz_full_is_told() -> None:
+def test_nohz_full_is_shown() -> None:
     machine = build(surroundings=Surroundings(nohz_full=CpuSet([2, 3])))
     assert "nohz_full: 2-3" in report(machine, Terminal())
 
@@ -134,12 +134,12 @@ def test_color_is_in_the_heading_too() -> None:
 
 def test_the_drawing_is_plain_when_piped(dump: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topology", "--root", dump]) == 0
-    said = capsys.readouterr()
-    assert "3x" in said.out
-    assert "4*" in said.out
-    assert "512 × 2 MiB hugepages, 100 free" in said.out
-    assert "\x1b" not in said.out
-    assert said.err == ""
+    printed = capsys.readouterr()
+    assert "3x" in printed.out
+    assert "4*" in printed.out
+    assert "512 × 2 MiB hugepages, 100 free" in printed.out
+    assert "\x1b" not in printed.out
+    assert printed.err == ""
 
 
 def test_json_is_the_document_of_what_was_discovered(
@@ -149,7 +149,7 @@ def test_json_is_the_document_of_what_was_discovered(
     assert json.loads(capsys.readouterr().out) == topology_document(discover(dump))
 
 
-def test_yaml_likewise(dump: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_yaml_is_the_same_document(dump: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topology", "--root", dump, "--output", "yaml"]) == 0
     assert yaml.safe_load(capsys.readouterr().out) == topology_document(discover(dump))
 
@@ -160,9 +160,9 @@ def test_svg_is_written_and_nothing_else_is_printed(
     target = tmp_path / "machine.svg"
     assert main(["topology", "--root", dump, "--svg", str(target)]) == 0
     assert target.read_text(encoding="utf-8").startswith("<svg ")
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert str(target) in said.err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert str(target) in printed.err
 
 
 def test_svg_goes_along_with_another_output(
@@ -176,26 +176,26 @@ def test_svg_goes_along_with_another_output(
 
 def test_svg_to_standard_output(dump: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topology", "--root", dump, "--svg", "-"]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("<svg ")
-    assert said.endswith("</svg>\n")
+    printed = capsys.readouterr().out
+    assert printed.startswith("<svg ")
+    assert printed.endswith("</svg>\n")
 
 
-def test_an_svg_that_cannot_be_written_says_why_and_what_to_do(
+def test_an_svg_that_cannot_be_written_gets_a_reason_and_a_remedy(
     dump: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = str(tmp_path / "missing" / "machine.svg")
     assert main(["topology", "--root", dump, "--svg", target]) == 2
-    said = capsys.readouterr().err
-    assert f"cannot write the SVG to {target!r}: No such file or directory" in said
-    assert "--svg -" in said
+    printed = capsys.readouterr().err
+    assert f"cannot write the SVG to {target!r}: No such file or directory" in printed
+    assert "--svg -" in printed
 
 
 def test_a_root_that_does_not_exist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topology", "--root", str(tmp_path / "nowhere")]) == 1
-    said = capsys.readouterr().err
-    assert "nowhere' is not a directory" in said
-    assert "omit it for this machine" in said
+    printed = capsys.readouterr().err
+    assert "nowhere' is not a directory" in printed
+    assert "omit it for this machine" in printed
 
 
 @pytest.mark.parametrize("output", ["text", "json", "yaml"])
@@ -203,11 +203,11 @@ def test_only_a_machine_without_any_cpu_is_a_failure(
     output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["topology", "--root", str(tmp_path), "--output", output]) == 1
-    said = capsys.readouterr()
-    assert "no CPU found" in said.err
-    assert os.path.join(str(tmp_path), "sys/devices/system/cpu") in said.err
+    printed = capsys.readouterr()
+    assert "no CPU found" in printed.err
+    assert os.path.join(str(tmp_path), "sys/devices/system/cpu") in printed.err
     if output == "json":
-        assert json.loads(said.out)["cpus"] == []
+        assert json.loads(printed.out)["cpus"] == []
 
 
 def test_inconsistencies_are_counted_and_listed_on_request(
@@ -234,7 +234,7 @@ def test_the_absence_of_inconsistencies_is_reported(
     assert "no inconsistencies" in capsys.readouterr().out
 
 
-def test_this_very_machine_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+def test_this_machine_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topology"]) == 0
     assert "CPU" in capsys.readouterr().out.splitlines()[0]
 

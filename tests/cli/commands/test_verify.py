@@ -34,17 +34,17 @@ def _arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ]
 
 
-def test_a_node_that_is_right_is_exit_code_0(
+def test_a_correct_node_is_exit_code_0(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 0
-    said = capsys.readouterr().out
-    assert "cpuset.cpus=2-3 cpuset.mems=1" in said
-    assert "[+] 1 container without claims not on claimed CPUs" in said
-    assert said.endswith("all cgroups match the claims\n")
+    printed = capsys.readouterr().out
+    assert "cpuset.cpus=2-3 cpuset.mems=1" in printed
+    assert "[+] 1 container without claims not on claimed CPUs" in printed
+    assert printed.endswith("all cgroups match the claims\n")
 
 
-def test_what_is_wrong_is_exit_code_1_and_named(
+def test_wrong_values_are_exit_code_1_and_named(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "cgroup" / POD_PATH / "memory.min").write_text("0\n")
@@ -65,7 +65,7 @@ def test_what_is_wrong_is_exit_code_1_and_named(
     assert "      memory.min is 0, must be 268435456" in capsys.readouterr().out
 
 
-def test_vector_13_what_the_kubelet_owns_is_not_demanded(
+def test_vector_13_values_of_the_kubelet_are_not_required(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for path in (tmp_path / "cgroup").rglob("memory.min"):
@@ -79,7 +79,7 @@ def test_vector_13_what_the_kubelet_owns_is_not_demanded(
     assert "memory.min" not in files
 
 
-def test_what_a_drop_in_gives_the_kubelet_is_not_demanded(
+def test_values_that_a_drop_in_gives_the_kubelet_are_not_required(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for path in (tmp_path / "cgroup").rglob("memory.min"):
@@ -101,7 +101,7 @@ def test_an_unreadable_record_is_wrong(
     assert "claim-b.json" in capsys.readouterr().out
 
 
-def test_what_cannot_be_told_is_exit_code_3(
+def test_unknown_values_are_exit_code_3(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for path in (tmp_path / "cgroup").rglob("cpuset.cpus.effective"):

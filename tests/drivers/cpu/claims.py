@@ -8,7 +8,8 @@ from typing import Any
 from drakit.core.cpuset import CpuSet
 from drakit.core.quantity import Quantity
 from drakit.drivers.cpu.config import CpuConfig
-from drakit.drivers.cpu.driver import CpuDriver, cpu_driver
+from drakit.drivers.cpu.driver import cpu_driver
+from drakit.drivers.models.node_driver import NodeDriver
 from drakit.kit.claims.checkpoint import entry_of
 from drakit.kit.claims.conflicts import check_conflicts
 from drakit.kit.driver import (
@@ -27,11 +28,11 @@ from drakit.machine.model import Machine
 NODE = "worker"
 
 
-def driver(machine: Machine, **settings: Any) -> CpuDriver:
+def driver(machine: Machine, **settings: Any) -> NodeDriver:
     return cpu_driver(CpuConfig(**settings), machine)
 
 
-def wishes(source: str = "FromClaim", /, **fields: Any) -> tuple[OpaqueConfig, ...]:
+def policy_config(source: str = "FromClaim", /, **fields: Any) -> tuple[OpaqueConfig, ...]:
     return (OpaqueConfig(source, {"apiVersion": "v1alpha1", "cpuConfig": fields}),)
 
 
@@ -109,7 +110,7 @@ def container(
 class Node:
     """A driver and a checkpoint in memory, with the kit's own guard between them."""
 
-    def __init__(self, driver: CpuDriver) -> None:
+    def __init__(self, driver: NodeDriver) -> None:
         self.driver = driver
         self.offer = driver.offer().named(NODE)
         self.entries: dict[str, PreparedClaim] = {}
@@ -132,7 +133,7 @@ class Node:
         return self.entries[uid].exclusive("cpu")
 
 
-def device_names(driver: CpuDriver) -> list[str]:
+def device_names(driver: NodeDriver) -> list[str]:
     return [device.name for pool in driver.offer().pools for device in pool.devices]
 
 

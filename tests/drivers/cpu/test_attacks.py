@@ -14,17 +14,17 @@ import pytest
 
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import DeviceRequestAllocationResult
-from drakit.drivers.models.cpus import KIND as CPU
+from drakit.drivers.models.cpus import CPU_NUMBERS as CPU
 from drakit.testing.kubelet import PrepareError
 from drakit.testing.node import SimulatedNode
-from drakit.testing.runtime import RuntimeFailure
+from drakit.testing.runtime import FakeRuntimeError
 from drakit.testing.runtime_releases import (
     CONTAINERD_2_0,
     CONTAINERD_2_2,
     CONTAINERD_2_4,
     CRIO_1_36,
     CRIO_1_37,
-    RuntimeRelease,
+    FakeRuntimeRelease,
 )
 from drakit.wire.kubelet import ClaimError, ClaimRef
 from drakit.wire.nri.values import Resources
@@ -48,7 +48,7 @@ def ref(node: SimulatedNode, name: str) -> ClaimRef:
 
 
 @pytest.mark.parametrize("release", EVERY_KIND, ids=str)
-async def test_a_claimed_container_is_pinned_on_every_runtime(release: RuntimeRelease) -> None:
+async def test_a_claimed_container_is_pinned_on_every_runtime(release: FakeRuntimeRelease) -> None:
     """CRI-O 1.37 has NRI 0.12 but reports no CDI device names: all ran in the shared pool."""
     async with world(release) as node, serving(node, **individual) as host:
         node.allocate("a", [cpu(2), cpu(3)], consumers=["pa"])
@@ -59,7 +59,7 @@ async def test_a_claimed_container_is_pinned_on_every_runtime(release: RuntimeRe
 
 
 @pytest.mark.parametrize("release", EVERY_KIND, ids=str)
-async def test_one_variable_and_a_restart_take_no_cpu_away(release: RuntimeRelease) -> None:
+async def test_one_variable_and_a_restart_take_no_cpu_away(release: FakeRuntimeRelease) -> None:
     async with world(release) as node:
         evil = await node.runtime.run_pod("evil", namespace="attacker")
         forged = f"DRA_CLAIM_whatever_x={KIND}"
@@ -74,7 +74,7 @@ async def test_one_variable_and_a_restart_take_no_cpu_away(release: RuntimeRelea
 
 @pytest.mark.parametrize("release", EVERY_KIND, ids=str)
 async def test_a_damaged_record_is_not_given_back_while_its_container_runs(
-    release: RuntimeRelease,
+    release: FakeRuntimeRelease,
 ) -> None:
     async with world(release) as node:
         async with serving(node, **individual) as host:
@@ -98,7 +98,7 @@ async def test_a_damaged_record_is_not_given_back_while_its_container_runs(
 
 @pytest.mark.parametrize("release", EVERY_KIND, ids=str)
 async def test_a_lost_record_is_held_until_its_last_container_ended(
-    release: RuntimeRelease,
+    release: FakeRuntimeRelease,
 ) -> None:
     async with world(release) as node:
         async with serving(node, **individual) as host:
@@ -142,12 +142,12 @@ async def test_containers_of_the_go_driver_keep_their_cpus_through_the_swap() ->
 
 @pytest.mark.parametrize("release", EVERY_KIND, ids=str)
 async def test_a_running_pod_keeps_its_cpus_when_a_pod_reserved_earlier_comes(
-    release: RuntimeRelease,
+    release: FakeRuntimeRelease,
 ) -> None:
     async with world(release) as node, serving(node, **individual) as host:
         node.allocate("a", [cpu(2)], consumers=["p1", "p2"])
         second = await node.run_pod("p2", {"main": ["a"]})
-        with pytest.raises(RuntimeFailure, match="belongs to pod default/p2"):
+        with pytest.raises(FakeRuntimeError, match="belongs to pod default/p2"):
             await node.run_pod("p1", {"main": ["a"]})
         assert second.containers["main"].cpus == "2"
         assert not host.runtime.enforcer.conflicts()
@@ -195,7 +195,7 @@ async def test_a_forged_marker_costs_one_question_not_one_per_event() -> None:
         source.get = counting  # type: ignore[method-assign, assignment]
         evil = await node.runtime.run_pod("evil", namespace="attacker")
         for _ in range(5):
-            with pytest.raises(RuntimeFailure, match="not reserved for its pod"):
+            with pytest.raises(FakeRuntimeError, match="not reserved for its pod"):
                 await node.runtime.create(
                     evil.id, "main", env=[f"DRA_CLAIM_{claim.metadata.uid}_r={KIND}"]
                 )

@@ -62,7 +62,7 @@ def test_the_readmes_flags():
     [
         ({"reservedCpus": "0"}, "did you mean 'reservedCPUs'"),
         ({"reservedCPUs": 0}, "quote it"),
-        ({"reservedCPUs": "0-"}, "reservedCPUs is no list of CPUs"),
+        ({"reservedCPUs": "0-"}, "reservedCPUs is not a valid list of CPUs"),
         ({"apiVersion": "v2"}, "apiVersion"),
         ({"cpuDeviceMode": "grouped "}, "cpuDeviceMode"),
         ({"minSharedCPUs": -1}, "minSharedCPUs must be between 0 and 8192"),

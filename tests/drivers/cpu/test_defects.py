@@ -23,13 +23,13 @@ from drakit.core.objects import DeviceRequestAllocationResult, ResourceClaim
 from drakit.core.quantity import Quantity
 from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.driver import cpu_driver
-from drakit.drivers.cpu.program import PROGRAM
+from drakit.drivers.cpu.program import program as cpu_program
 from drakit.kit.config import settings as configuration
 from drakit.kit.host import Host
 from drakit.testing.kubelet import ContainerClaim, FakePod, PodClaim, PrepareError, UnprepareError
 from drakit.testing.node import SimulatedNode
-from drakit.testing.runtime import FakeContainer, RuntimeFailure
-from drakit.testing.runtime_releases import CONTAINERD_1_7, CONTAINERD_2_4, RuntimeRelease
+from drakit.testing.runtime import FakeContainer, FakeRuntimeError
+from drakit.testing.runtime_releases import CONTAINERD_1_7, CONTAINERD_2_4, FakeRuntimeRelease
 from drakit.testing.stream_server import serving_unix
 from drakit.testing.synthetic import build
 from drakit.wire.kube import Client
@@ -46,7 +46,7 @@ both_releases = pytest.mark.parametrize("release", [CONTAINERD_2_4, CONTAINERD_1
 
 @contextlib.asynccontextmanager
 async def world(
-    release: RuntimeRelease = CONTAINERD_2_4, name: str = "node-1"
+    release: FakeRuntimeRelease = CONTAINERD_2_4, name: str = "node-1"
 ) -> AsyncIterator[SimulatedNode]:
     with tempfile.TemporaryDirectory(prefix="dk", dir="/tmp") as directory:
         node = SimulatedNode(
@@ -157,7 +157,7 @@ def cpus(container: FakeContainer) -> CpuSet:
 
 @both_releases
 async def test_w02_a_claim_whose_container_never_ran_survives_restart_and_reconnect(
-    release: RuntimeRelease,
+    release: FakeRuntimeRelease,
 ) -> None:
     """A driver that rebuilds its state from running containers forgets a prepared claim without one."""
     async with world(release) as node:
@@ -183,7 +183,9 @@ async def test_w02_a_claim_whose_container_never_ran_survives_restart_and_reconn
 
 
 @both_releases
-async def test_w03_shared_containers_grow_back_when_a_claim_ends(release: RuntimeRelease) -> None:
+async def test_w03_shared_containers_grow_back_when_a_claim_ends(
+    release: FakeRuntimeRelease,
+) -> None:
     """Containers without claims stay squeezed after a claim ended, until some other claim comes."""
     async with world(release) as node, serving(node) as host:
         shared = await start(node, "shared")
@@ -238,7 +240,7 @@ async def test_w04_no_claim_is_taken_before_the_runtime_is_synchronized() -> Non
 
 
 @both_releases
-async def test_w05_bad_containers_leave_the_others_served(release: RuntimeRelease) -> None:
+async def test_w05_bad_containers_leave_the_others_served(release: FakeRuntimeRelease) -> None:
     """One container of an unknown claim, or two pods on one claim, keep the driver from starting."""
     async with world(release) as node:
         async with serving(node) as host:
@@ -278,7 +280,7 @@ async def test_w05_bad_containers_leave_the_others_served(release: RuntimeReleas
 
 @both_releases
 async def test_w07_containers_started_while_the_driver_was_away_are_corrected(
-    release: RuntimeRelease,
+    release: FakeRuntimeRelease,
 ) -> None:
     """What starts without the driver stays unconfined, and a claim's container unpinned, for good."""
     async with world(release) as node:
@@ -365,7 +367,9 @@ async def test_w09_prepares_while_the_runtime_synchronizes_lose_nothing() -> Non
 
 
 @both_releases
-async def test_w10_a_cgroup_changed_by_hand_is_found_and_corrected(release: RuntimeRelease) -> None:
+async def test_w10_a_cgroup_changed_by_hand_is_found_and_corrected(
+    release: FakeRuntimeRelease,
+) -> None:
     """Nobody compares cgroups with intent, so what was changed behind the driver's back stays."""
     async with world(release) as node, serving(node) as host:
         shared = await start(node, "shared")
@@ -385,7 +389,7 @@ async def test_w10_a_cgroup_changed_by_hand_is_found_and_corrected(release: Runt
 
 @both_releases
 async def test_w10_an_update_the_runtime_failed_to_make_is_found_and_made(
-    release: RuntimeRelease,
+    release: FakeRuntimeRelease,
 ) -> None:
     """Runtimes log a failed update and go on: a driver that trusts its answer never learns of it."""
     async with world(release) as node, serving(node) as host:
@@ -401,7 +405,7 @@ async def test_w10_an_update_the_runtime_failed_to_make_is_found_and_made(
 
 
 @both_releases
-async def test_w12_variables_of_anothers_claim_give_nothing(release: RuntimeRelease) -> None:
+async def test_w12_variables_of_anothers_claim_give_nothing(release: FakeRuntimeRelease) -> None:
     """Ownership read from a variable lets any pod take a claim that is prepared and not yet started."""
     async with world(release) as node, serving(node) as host:
         mine = node.allocate("mine", [share(0, 2)], consumers=["victim"])
@@ -412,7 +416,7 @@ async def test_w12_variables_of_anothers_claim_give_nothing(release: RuntimeRele
         forger = await start(node, "forger", env=told)
         assert cpus(forger) == MACHINE.online - given
         if release is CONTAINERD_1_7:  # the marker is all it tells of claims: it must be rejected
-            with pytest.raises(RuntimeFailure, match="not reserved for its pod default/marked"):
+            with pytest.raises(FakeRuntimeError, match="not reserved for its pod default/marked"):
                 await start(node, "marked", env=[*told, marker])
         else:
             marked = await start(node, "marked", env=[*told, marker])
@@ -424,7 +428,7 @@ async def test_w12_variables_of_anothers_claim_give_nothing(release: RuntimeRele
 
 @both_releases
 async def test_w12_variables_set_while_the_driver_was_away_give_nothing(
-    release: RuntimeRelease,
+    release: FakeRuntimeRelease,
 ) -> None:
     """A pod that forged a claim's variables while nobody looked is taken for its owner afterwards."""
     async with world(release) as node:
@@ -483,7 +487,7 @@ def _configured(
     flags = [f"--{key.replace('_', '-')}={value}" for key, value in node.settings().items()]
     parser = argparse.ArgumentParser()
     loaded = configuration.load(
-        CpuConfig, parser, [*flags, *arguments], environ, prefix=PROGRAM.prefix
+        CpuConfig, parser, [*flags, *arguments], environ, prefix=cpu_program().prefix
     )
     return loaded.config
 

@@ -11,7 +11,7 @@ import yaml
 
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.cpu.config import CpuConfig
-from drakit.drivers.cpu.program import Discovery, main
+from drakit.drivers.cpu.program import CpuDiscovery, main
 from drakit.drivers.models.individual import IndividualCpus
 from drakit.testing.synthetic import build
 from drakit.testing.sysfs_writer import write_tree
@@ -55,19 +55,19 @@ def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]):
 
 def test_a_wrong_setting_is_exit_code_2(capsys: pytest.CaptureFixture[str]):
     assert main(["--reserved-cpus", "0-"]) == 2
-    assert "reservedCPUs is no list of CPUs" in capsys.readouterr().err
+    assert "reservedCPUs is not a valid list of CPUs" in capsys.readouterr().err
 
 
-def test_discovery_reads_the_machine_and_says_each_doubt_once(
+def test_discovery_reads_the_machine_and_logs_each_warning_once(
     root: str, caplog: pytest.LogCaptureFixture
 ):
-    discover = Discovery()
+    discover = CpuDiscovery()
     config = CpuConfig(sysfs_root=root, cpu_device_mode="individual", reserved_cpus="0,99")
     with caplog.at_level(logging.WARNING):
         first, second = discover(config, "node"), discover(config, "node")
     assert isinstance(first, IndividualCpus)
     assert first.cpus.allocatable == CpuSet.range(1, 8)
     assert first.offer() == second.offer()
-    assert [r.getMessage() for r in caplog.records if "reservedCPUs" in r.getMessage()] == [
-        "reservedCPUs names CPUs 99, which this machine does not have"
-    ]
+    (line,) = (r.getMessage() for r in caplog.records if "reservedCPUs" in r.getMessage())
+    reason = "reservedCPUs names CPUs 99, which this machine does not have"
+    assert line == f'configuration does not fit this machine reason="{reason}"'

@@ -12,7 +12,16 @@ from drakit.core.cpuset import CpuSet
 from drakit.kit.driver import Claim, RejectedError
 from drakit.kit.slices.limits import check_offer
 from drakit.machine.model import Machine
-from tests.drivers.cpu.claims import NODE, Node, amount, claim, container, driver, single, wishes
+from tests.drivers.cpu.claims import (
+    NODE,
+    Node,
+    amount,
+    claim,
+    container,
+    driver,
+    policy_config,
+    single,
+)
 from tests.drivers.cpu.machines import CROSSED, NESTED, large_machines, machines, subset
 
 WISHES: list[dict[str, Any]] = [
@@ -29,11 +38,11 @@ def _grouped_claim(node: Node, rng: random.Random, uid: str) -> Claim:
     devices = [device.name for device in node.offer.pools[0].devices]
     allocated_devices = []
     for number in range(rng.randint(1, 2)):
-        config = wishes(**rng.choice(WISHES))
+        config = policy_config(**rng.choice(WISHES))
         count = rng.randint(1, 6)
         if rng.random() < 0.1:
             cpus = CpuSet(rng.sample(list(node.driver.cpus.machine.present), 1))
-            config, count = wishes(cpuset=str(cpus)), 1
+            config, count = policy_config(cpuset=str(cpus)), 1
         allocated_devices.append(
             amount(
                 rng.choice(devices), count, config, request=f"r{number}", share_id=f"{uid}{number}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from drakit.core.cpuset import CpuSet
 from drakit.core.quantity import Quantity
-from drakit.drivers.cpumem.driver import CpuMem, cpumem_driver
+from drakit.drivers.cpumem.driver import CpuMemDriver, cpumem_driver
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.kit.claims.checkpoint import entry_of
 from drakit.kit.claims.conflicts import check_conflicts
@@ -43,7 +43,7 @@ SERVER = build(
 """Four nodes of 8 CPUs, 13 GiB, 1 GiB in small and 2 GiB in large pages; node 4 has no CPUs."""
 
 
-def driver(machine: Machine = SERVER, **settings: Any) -> CpuMem:
+def driver(machine: Machine = SERVER, **settings: Any) -> CpuMemDriver:
     """The driver, by default without anything kept for the system."""
     return cpumem_driver(CpuMemConfig(**{"reserved_memory": "", **settings}), machine)
 
@@ -92,7 +92,7 @@ def container(
 class Node:
     """A driver and a checkpoint in memory, with the kit's own guard between them."""
 
-    def __init__(self, one: CpuMem) -> None:
+    def __init__(self, one: CpuMemDriver) -> None:
         self.driver = one
         self.offer = one.offer().named(NODE)
         self.entries: dict[str, PreparedClaim] = {}
@@ -113,7 +113,7 @@ class Node:
         return self.driver.enforce(which or container(), self.prepared_claims)
 
 
-def capacities(one: CpuMem) -> dict[str, dict[str, str]]:
+def capacities(one: CpuMemDriver) -> dict[str, dict[str, str]]:
     """What is published: by device, the amounts by the last part of their keys."""
     return {
         device.name: {

@@ -16,7 +16,7 @@ from tests.drivers.cpumem.amounts import GI, MI, SERVER, Node, claim, driver, po
 POLICIES = [{}, {"wholeCores": True}, {"placement": "spread"}, {"sameL3": "required"}]
 
 
-def wishes(source: str = "FromClaim", /, **fields: object) -> tuple[OpaqueConfig, ...]:
+def policy_config(source: str = "FromClaim", /, **fields: object) -> tuple[OpaqueConfig, ...]:
     return (OpaqueConfig(source, {"apiVersion": "v1alpha1", "cpuConfig": fields}),)
 
 
@@ -32,8 +32,8 @@ def test_one_request_gets_everything_from_one_node():
 def test_cpus_are_those_that_the_cpu_driver_would_choose(fields: dict[str, object]):
     """One model, one code: equal questions to both drivers get equal answers."""
     held = cpu_claims.prepared_claims_of({"other": "1,5"})
-    mine = claim(replace(share("numa0", cpu=3), config=wishes(**fields)))
-    theirs = cpu_claims.claim(cpu_claims.amount("cpudevnuma000", 3, wishes(**fields)))
+    mine = claim(replace(share("numa0", cpu=3), config=policy_config(**fields)))
+    theirs = cpu_claims.claim(cpu_claims.amount("cpudevnuma000", 3, policy_config(**fields)))
     cpu_driver = cpu_claims.driver(SERVER)
     assert (
         driver().assign(mine, held).devices[0].exclusive
@@ -42,7 +42,7 @@ def test_cpus_are_those_that_the_cpu_driver_would_choose(fields: dict[str, objec
 
 
 def test_named_cpus_are_given_exactly():
-    wanted = replace(share("numa0", cpu=2), config=wishes(cpuset="2-3"))
+    wanted = replace(share("numa0", cpu=2), config=policy_config(cpuset="2-3"))
     assert Node(driver()).prepare(wanted).exclusive("cpu") == CpuSet.parse("2-3")
 
 
@@ -50,7 +50,9 @@ def test_a_policy_that_is_not_understood_names_this_driver():
     with pytest.raises(
         RejectedError, match=r"configuration for dra\.cpumem .* did you mean 'wholeCores'"
     ):
-        Node(driver()).prepare(replace(share("numa0", cpu=2), config=wishes(wholecores=True)))
+        Node(driver()).prepare(
+            replace(share("numa0", cpu=2), config=policy_config(wholecores=True))
+        )
 
 
 def test_vector_11_only_cpus_consume_no_memory():
@@ -113,7 +115,7 @@ def test_memory_is_not_given_twice():
     node = Node(driver())
     node.prepare(share("numa0", memory="10Gi"), uid="first")
     with pytest.raises(
-        RejectedError, match=r"needs 4Gi of dra\.cpumem/memory .* only 3Gi are free"
+        RejectedError, match=r"needs 4Gi of dra\.cpumem/memory, but only 3Gi are free"
     ):
         node.prepare(share("numa0", memory="4Gi"), uid="second")
     node.prepare(share("numa0", memory="3Gi"), uid="third")

@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from drakit.core.objects import to_builtins
-from drakit.drivers.cpumem.classes import combined_classes, split_classes
+from drakit.drivers.cpumem.layouts import combined_classes, split_classes
 from drakit.kit.config.options import HostOptions
 
 DEPLOY = Path(__file__).parents[3] / "deploy"

@@ -35,9 +35,9 @@ def test_real_machines_are_offered_whole(archive: Path, tmp_path: Path):
         for group_by in ("numanode", "socket", "machine"):
             one = driver(machine, layout=layout, group_by=group_by)
             check_offer(one.name, one.offer().named(NODE))
-            cpus = sum(place.amounts.get(CPU, 0) for place in one.places)
+            cpus = sum(device.amounts.get(CPU, 0) for device in one.devices)
             assert cpus == len(machine.online)
-            memory = sum(place.amounts.get(MEMORY, 0) for place in one.places)
+            memory = sum(device.amounts.get(MEMORY, 0) for device in one.devices)
             there = sum(node.usable_bytes for node in machine.numa_nodes)
             assert there - MEMORY.step * len(machine.numa_nodes) <= memory <= there
     nodes = {f"numa{node.id}" for node in machine.numa_nodes if node.memory_bytes or node.cpus}

@@ -16,9 +16,9 @@ import pytest
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import DeviceRequestAllocationResult
 from drakit.core.quantity import Quantity
-from drakit.drivers.cpu.program import PROGRAM as CPU_PROGRAM
-from drakit.drivers.cpumem.discovery import Discovery
-from drakit.drivers.cpumem.program import PROGRAM
+from drakit.drivers.cpu.program import program as cpu_program
+from drakit.drivers.cpumem.discovery import CpuMemDiscovery
+from drakit.drivers.cpumem.program import program as cpumem_program
 from drakit.kit.claims.checkpoint import read_claims
 from drakit.kit.claims.exclusion import exclude_other_drivers
 from drakit.kit.config import settings as configuration
@@ -65,12 +65,12 @@ def config_of(node: SimulatedNode, program: Program[Any], *flags: str) -> config
 @contextlib.asynccontextmanager
 async def serving(node: SimulatedNode, *flags: str) -> AsyncIterator[Host]:
     """The driver with everything its command would give it, in this process."""
-    config = config_of(node, PROGRAM, *flags).config
-    discover = Discovery()
+    config = config_of(node, cpumem_program(), *flags).config
+    discover = CpuMemDiscovery()
     reconciler = discover.reconciler(config, node.name)
     await reconciler.establish(read_claims(config.checkpoint_dir(DRIVER)))
     host = node.host(
-        lambda: discover(config, node.name), config, PROGRAM.gauges, reconciler=reconciler
+        lambda: discover(config, node.name), config, cpumem_program().gauges, reconciler=reconciler
     )
     task = asyncio.create_task(host.run())
     try:
@@ -168,15 +168,15 @@ async def test_vector_7_a_restart_finds_its_claims_and_says_the_same():
 async def test_vector_11_a_claim_for_nothing_is_rejected_by_prepare():
     async with world() as node, serving(node):
         node.allocate("nothing", [result("numa0", cpu="0", memory="0")], consumers=["pod"])
-        with pytest.raises(PrepareError, match=r"asks for nothing .* dra\.cpumem/hugepages1Gi"):
+        with pytest.raises(PrepareError, match=r"asks for nothing; .* dra\.cpumem/hugepages1Gi"):
             await node.run_pod("pod", {"main": ["nothing"]})
 
 
 async def test_the_cpu_driver_and_this_one_do_not_serve_together():
     """The command ends, and names the other."""
     async with world() as node:
-        first = config_of(node, CPU_PROGRAM).config
+        first = config_of(node, cpu_program()).config
         with exclude_other_drivers(first, "dra.cpu", ("dra.cpumem",)):
-            loaded = config_of(node, PROGRAM)
+            loaded = config_of(node, cpumem_program())
             with pytest.raises(ValueError, match=r"the driver dra\.cpu serves on this node"):
-                await asyncio.to_thread(_act, PROGRAM, loaded, node.name)
+                await asyncio.to_thread(_act, cpumem_program(), loaded, node.name)

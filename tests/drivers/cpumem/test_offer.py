@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drakit.core.cpuset import CpuSet
 from drakit.core.objects import to_builtins
 from drakit.drivers.cpumem.driver import cpumem_driver
+from drakit.drivers.cpumem.kinds import CPU
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.kit.slices.limits import check_offer
 from drakit.machine.model import Machine
@@ -154,9 +156,11 @@ def test_every_offer_is_within_the_api_s_limits_and_complete(
 ):
     one = driver(machine, layout=layout, group_by=group_by, reserved_memory=f"{reserved}Gi")
     check_offer(one.name, one.offer().named(NODE))
-    for kind in {kind for stock in one.inventory.stocks for kind in stock.amounts}:
-        published = sum(place.amounts.get(kind, 0) for place in one.places)
-        assert published == sum(stock.amounts.get(kind, 0) for stock in one.inventory.stocks)
+    for kind in one.memory.kinds:
+        published = sum(device.amounts.get(kind, 0) for device in one.devices)
+        assert published == sum(node.get(kind, 0) for node in one.memory.offered.values())
+    published = sum(device.amounts.get(CPU, 0) for device in one.devices)
+    assert published == len(one.cpus.offered & CpuSet.union(machine.node_cpus.values()))
 
 
 def test_the_largest_device_is_within_the_api_s_limits():

@@ -63,7 +63,9 @@ def test_a_node_that_lacks_nothing(place: Path) -> None:
     assert {each.subject for each in found} == {"cgroups", "kernel", "kubelet"}
 
 
-@pytest.mark.parametrize(("magic", "said"), [(0x01021994, "magic 0x1021994"), (None, "not there")])
+@pytest.mark.parametrize(
+    ("magic", "said"), [(0x01021994, "magic 0x1021994"), (None, "does not exist")]
+)
 def test_hybrid_and_v1_hosts_are_told_by_the_file_system(
     place: Path, magic: int | None, said: str
 ) -> None:
@@ -107,7 +109,7 @@ def test_old_kernels(place: Path, release: str, sign: str) -> None:
     [
         ("cpuManagerPolicy: static", "[-]", "cpuManagerPolicy is static"),
         ("memoryManagerPolicy: Static", "[-]", "memoryManagerPolicy is Static"),
-        ("topologyManagerPolicy: single-numa-node", "[!]", "claims take no part"),
+        ("topologyManagerPolicy: single-numa-node", "[!]", "does not consider claims"),
         ("memoryReservationPolicy: TieredReservation", "[!]", "memory.min and memory.low"),
         ("memoryThrottlingFactor: 0.9", "[!]", "memory.high is the kubelet's"),
         ("[", "[!]", "cannot be read"),

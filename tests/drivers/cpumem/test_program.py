@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from drakit.drivers.cpu.program import PROGRAM as CPU_PROGRAM
-from drakit.drivers.cpumem.discovery import Discovery
+from drakit.drivers.cpu.program import program as cpu_program
+from drakit.drivers.cpumem.discovery import CpuMemDiscovery
 from drakit.drivers.cpumem.hugepages.settings import PageCounts
-from drakit.drivers.cpumem.program import PROGRAM, main
+from drakit.drivers.cpumem.program import main
+from drakit.drivers.cpumem.program import program as cpumem_program
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.drivers.models.memory_policy import Knob
 from drakit.kit.config.settings import settings_of
@@ -55,12 +56,12 @@ def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]):
 @pytest.mark.parametrize(
     ("flag", "value", "said"),
     [
-        ("--reserved-memory", "0:memory", "reservedMemory: 'memory' is no KIND=AMOUNT"),
+        ("--reserved-memory", "0:memory", "reservedMemory: 'memory' is not KIND=AMOUNT"),
         ("--hugepage-pools", "2Mi=5", "hugepagePools: '2Mi=5' names no NUMA node"),
-        ("--hugepage-growth", "0:3Mi=5", "hugepageGrowth: '3Mi' is not a valid page size"),
+        ("--hugepage-growth", "0:3Mi=5", "hugepageGrowth: '3Mi' is no page size"),
         ("--memory-throttling-factor", "1.5", "memoryThrottlingFactor must be between 0 and 1"),
         ("--hugepage-shrink-seconds", "-1", "hugepageShrinkSeconds must be between"),
-        ("--reserved-cpus", "0-", "reservedCPUs is no list of CPUs"),
+        ("--reserved-cpus", "0-", "reservedCPUs is not a valid list of CPUs"),
         ("--layout", "splitt", "did you mean 'split'"),
     ],
 )
@@ -73,8 +74,8 @@ def test_a_wrong_setting_is_exit_code_2(
 
 def test_settings_of_both_drivers_have_the_same_names():
     """Whoever changes from one driver to the other keeps what they have in common."""
-    theirs = {one.key: one.flags for one in settings_of(CPU_PROGRAM.config, "X")}
-    ours = {one.key: one.flags for one in settings_of(PROGRAM.config, "X")}
+    theirs = {one.key: one.flags for one in settings_of(cpu_program().config, "X")}
+    ours = {one.key: one.flags for one in settings_of(cpumem_program().config, "X")}
     assert theirs.keys() - ours.keys() == {"cpuDeviceMode"}
     assert all(
         ours[key] == flags for key, flags in theirs.items() if key in ours and key != "groupBy"
@@ -90,7 +91,7 @@ def test_hugepage_settings_are_understood():
 def test_discovery_says_each_doubt_once_and_remembers_what_others_held(
     root: str, caplog: pytest.LogCaptureFixture
 ):
-    discover = Discovery()
+    discover = CpuMemDiscovery()
     config = CpuMemConfig(
         sysfs_root=root,
         kubelet_root_dir=f"{root}/kubelet",
@@ -113,19 +114,19 @@ def test_the_driver_yields_what_a_drop_in_gives_the_kubelet(root: str, tmp_path:
     config = CpuMemConfig(
         sysfs_root=root, kubelet_root_dir=f"{root}/kubelet", kubelet_config_dir=str(tmp_path)
     )
-    assert Discovery()(config, "node").memory_policy.kubelets == {Knob.PROTECTION}
+    assert CpuMemDiscovery()(config, "node").memory_policy.kubelets == {Knob.PROTECTION}
 
 
 def test_growth_is_offered(root: str):
     config = CpuMemConfig(
         sysfs_root=root, kubelet_root_dir=f"{root}/kubelet", hugepage_growth="0:2Mi=50"
     )
-    driver = Discovery()(config, "node")
+    driver = CpuMemDiscovery()(config, "node")
     found = capacities(driver)
     assert (found["numa0"]["hugepages2Mi"], found["numa1"]["hugepages2Mi"]) == ("280Mi", "180Mi")
 
 
 def test_the_two_drivers_are_rivals_for_cpus_only():
-    assert PROGRAM.conflicts_with(CpuMemConfig()) == ("dra.cpu",)
-    assert PROGRAM.conflicts_with(CpuMemConfig(manage_cpus=False)) == ()
-    assert CPU_PROGRAM.conflicts_with(CPU_PROGRAM.config()) == ("dra.cpumem",)
+    assert cpumem_program().conflicts_with(CpuMemConfig()) == ("dra.cpu",)
+    assert cpumem_program().conflicts_with(CpuMemConfig(manage_cpus=False)) == ()
+    assert cpu_program().conflicts_with(cpu_program().config()) == ("dra.cpumem",)

@@ -33,7 +33,7 @@ from drakit.kit.runtime.enforcer import Enforcer
 from drakit.kit.telemetry.metrics import HostMetrics
 from drakit.machine.model import CgroupMode, Cgroups
 from drakit.testing.node import SimulatedNode
-from drakit.testing.runtime_releases import CONTAINERD_2_0, CONTAINERD_2_4, RuntimeRelease
+from drakit.testing.runtime_releases import CONTAINERD_2_0, CONTAINERD_2_4, FakeRuntimeRelease
 from drakit.testing.synthetic import build
 from drakit.testing.sysfs_writer import write_tree
 from drakit.wire.nri.values import NriContainer, PodSandbox, Resources, State
@@ -167,7 +167,7 @@ def test_all_files_of_a_container_are_compared(hierarchy: str) -> None:
 def test_the_page_tells_who_repairs_each_file_of_a_container(hierarchy: str) -> None:
     page = Path(__file__).parents[3].joinpath("docs/memory-qos.md").read_text(encoding="utf-8")
     (table,) = re.findall(r"(?m)(?:^\|.*\n)+", page[page.index("| file (cgroup v1) |") :])[:1]
-    of_containers = [row for row in table.splitlines() if "| containers" in row]
+    of_containers = [row for row in table.splitlines() if "containers" in row.split("|")[2]]
     for file in OF_CONTAINERS[hierarchy]:
         name = re.sub(r"\d+[MG]B", "<size>", file)
         assert any(f"`{name}`" in row for row in of_containers), name
@@ -321,7 +321,7 @@ async def test_a_foreign_value_above_containers_is_put_right_in_one_pass(
 
 
 @contextlib.asynccontextmanager
-async def node_with(release: RuntimeRelease) -> AsyncIterator[SimulatedNode]:
+async def node_with(release: FakeRuntimeRelease) -> AsyncIterator[SimulatedNode]:
     with tempfile.TemporaryDirectory(prefix="dk", dir="/tmp") as directory:
         write_tree(MACHINE, os.path.join(directory, "machine"))
         online = str(MACHINE.online)
@@ -330,7 +330,9 @@ async def node_with(release: RuntimeRelease) -> AsyncIterator[SimulatedNode]:
 
 
 @pytest.mark.parametrize("release", [CONTAINERD_2_4, CONTAINERD_2_0], ids=str)
-async def test_the_host_repairs_every_file_of_pod_and_container(release: RuntimeRelease) -> None:
+async def test_the_host_repairs_every_file_of_pod_and_container(
+    release: FakeRuntimeRelease,
+) -> None:
     """With a runtime that takes pushed updates, and with one whose containers are written directly."""
     pod = "kubepods/poduid-of-pod"
     async with node_with(release) as node, serving(node, "--verify-seconds", "0") as host:

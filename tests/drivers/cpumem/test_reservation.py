@@ -55,15 +55,15 @@ def test_totals_are_kept_to_the_step(total: int, nodes: int):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("0:memory", "no KIND=AMOUNT"),
+        ("0:memory", "not KIND=AMOUNT"),
         ("0:memory=x", "memory: unknown suffix"),
-        ("0:memory=-1", "no amount of memory"),
+        ("0:memory=-1", "not a valid amount of memory"),
         ("0:cpu=1", "neither memory nor hugepages-<size>"),
         ("0:hugepages-3Mi=0", "power of two"),
-        ("0:memory=1,memory=1", "twice"),
-        ("0:memory=1;0:memory=1", "twice"),
-        ("x:memory=1", "names no NUMA node"),
-        ("1Gi;2Gi", "names no NUMA node"),
+        ("0:memory=1,memory=1", "duplicate"),
+        ("0:memory=1;0:memory=1", "duplicate"),
+        ("x:memory=1", "does not name a NUMA node"),
+        ("1Gi;2Gi", "does not name a NUMA node"),
     ],
 )
 def test_what_is_wrong_is_said(text: str, said: str):
@@ -71,9 +71,11 @@ def test_what_is_wrong_is_said(text: str, said: str):
         Reservation.parse(text)
 
 
-def test_doubts_about_what_is_not_there():
-    doubts = list(Reservation.parse("9:memory=1Gi;0:memory=99Gi,hugepages-2Mi=2Gi").doubts(SERVER))
-    assert doubts[0].startswith("reservedMemory names NUMA node 9")
-    assert "takes 99Gi of memory on NUMA node 0, which has 13Gi" in doubts[1]
-    assert "hugepages2Mi" in doubts[2]
-    assert list(Reservation.parse("100Mi").doubts(SERVER)) == []
+def test_reservations_of_more_than_the_machine_has_cause_warnings():
+    warnings = list(
+        Reservation.parse("9:memory=1Gi;0:memory=99Gi,hugepages-2Mi=2Gi").warnings(SERVER)
+    )
+    assert warnings[0].startswith("reservedMemory names NUMA node 9")
+    assert "takes 99Gi of memory on NUMA node 0, which has 13Gi" in warnings[1]
+    assert "hugepages2Mi" in warnings[2]
+    assert list(Reservation.parse("100Mi").warnings(SERVER)) == []

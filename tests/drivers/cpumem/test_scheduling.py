@@ -9,8 +9,8 @@ import pytest
 
 from drakit.core.objects import ResourceClaim, from_builtins, to_builtins
 from drakit.core.pods import Node, Pod
-from drakit.drivers.cpumem.classes import PAGE_SIZES, combined_classes, split_classes
-from drakit.drivers.cpumem.driver import CpuMem
+from drakit.drivers.cpumem.driver import CpuMemDriver
+from drakit.drivers.cpumem.layouts import PAGE_SIZES, combined_classes, split_classes
 from drakit.kit.slices.limits import _SUBDOMAIN
 from drakit.kit.slices.preview import preview_slices
 from drakit.scheduler.cel.selector import rejection
@@ -20,7 +20,9 @@ from tests.drivers.cpumem.amounts import NODE, driver
 NUMA = "resource.kubernetes.io/numaNode"
 
 
-def scheduled(one: CpuMem, *requests: Mapping[str, Any], constraints: Any = ()) -> SchedulingResult:
+def scheduled(
+    one: CpuMemDriver, *requests: Mapping[str, Any], constraints: Any = ()
+) -> SchedulingResult:
     """A pod with one claim of these requests (name, class, amounts) on one node."""
     claim = {
         "metadata": {"name": "mine", "namespace": "default", "uid": "c"},

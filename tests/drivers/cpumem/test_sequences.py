@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from drakit.core.cpuset import EMPTY, CpuSet
 from drakit.drivers.cpumem.driver import cpumem_driver
-from drakit.drivers.cpumem.kinds import CPU, amount_key, kernel_name
+from drakit.drivers.cpumem.hugepages.sizes import kernel_size_name
+from drakit.drivers.cpumem.kinds import CPU
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.kit.driver import AllocatedDevice, RejectedError
 from drakit.machine.model import Machine
@@ -23,22 +24,21 @@ def some_claim(node: Node, rng: random.Random, uid: str) -> list[AllocatedDevice
     """One to three shares of any devices, of any amounts, sometimes too much."""
     allocated_devices = []
     for number in range(rng.randint(1, 3)):
-        place = rng.choice(node.driver.places)
+        device = rng.choice(node.driver.devices)
         amounts: dict[str, int | str] = {}
-        for kind, most in place.amounts.items():
+        for kind, most in device.amounts.items():
             steps = min(most // kind.step, 4 if kind == CPU else most // kind.step)
             if rng.random() < 0.6:
                 amounts[kind.name] = kind.step * rng.randint(0, max(1, steps * 2 // 3))
         if not any(amounts.values()):
-            kind = next(iter(place.amounts))
+            kind = next(iter(device.amounts))
             amounts[kind.name] = kind.step
-        allocated_devices.append(share(place.device, f"r{number}", f"{uid}-{number}", **amounts))
+        allocated_devices.append(share(device.name, f"r{number}", f"{uid}-{number}", **amounts))
     return allocated_devices
 
 
 def check(node: Node) -> None:
     """The promises, from the point of view of the checkpoint and of containers."""
-    inventory = node.driver.inventory
     drawn: Counter[str] = Counter()
     seen = EMPTY
     for entry in node.entries.values():
@@ -46,14 +46,11 @@ def check(node: Node) -> None:
         seen |= entry.exclusive("cpu")
         for prepared in entry.devices:
             drawn.update(prepared.amounts)
-    for stock in inventory.stocks:
-        for kind, amount in stock.amounts.items():
-            if kind != CPU:
-                assert drawn[amount_key(stock.node, kind)] <= amount
-    assert set(drawn) <= set(inventory.limits)
-    assert seen <= inventory.offered_cpus
+    limits = node.offer.limits
+    assert all(amount <= limits[key] for key, amount in drawn.items())
+    assert seen <= node.driver.cpus.offered
     pool = node.desired().cpus
-    assert pool == inventory.cpus.allocatable - seen
+    assert pool == node.driver.cpus.allocatable - seen
     for uid in node.entries:
         check_container(node, uid, pool)
 
@@ -69,8 +66,8 @@ def check_container(node: Node, uid: str, pool: CpuSet) -> None:
             where, _, kind = key.partition("/")
             nodes.add(int(where.removeprefix("numa")))
             sums[kind] += amount
-    kinds = {kind.name: kind for stock in node.driver.inventory.stocks for kind in stock.amounts}
-    pages = {kernel_name(kinds[name]): n for name, n in sums.items() if kinds[name].page_size}
+    sizes = {kind.name: kind.page_size for kind in node.driver.memory.kinds}
+    pages = {kernel_size_name(size): n for name, n in sums.items() if (size := sizes[name])}
     assert desired.hugepage_limits == pages
     if nodes:
         assert desired.mems is not None
@@ -102,7 +99,7 @@ def walk(node: Node, seed: int, steps: int) -> None:
         uid = f"uid-{step}"
         if node.entries and rng.random() < 0.35:
             del node.entries[rng.choice(list(node.entries))]
-        elif node.driver.places:
+        elif node.driver.devices:
             wanted = some_claim(node, rng, uid)
             try:
                 node.prepare(*wanted, uid=uid)

@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.models.cpu_choice import choose
-from drakit.drivers.models.cpu_policy import Distribute, Placement, Policy, SameL3
-from drakit.drivers.models.cpu_topology import Topology
+from drakit.drivers.models.cpu_policy import CorePlacement, CpuPolicy, Distribute, SameL3
+from drakit.drivers.models.cpu_topology import CpuTopology
 from drakit.kit.driver import RejectedError
 from drakit.machine.model import Machine
 from drakit.testing.synthetic import CoreSpec, Numbering, Surroundings, assemble, build
 from tests.drivers.cpu.machines import CROSSED, NESTED, large_machines, machines, subset
 from tests.machine.shapes import power_server
 
-PLAIN = Policy()
-SPREAD = Policy(placement=Placement.SPREAD)
-WHOLE = Policy(whole_cores=True)
-ONE_CACHE = Policy(same_l3=SameL3.REQUIRED)
-EVEN = Policy(distribute=Distribute.NUMA)
-EVEN_WHOLE = Policy(distribute=Distribute.NUMA, whole_cores=True)
+PLAIN = CpuPolicy()
+SPREAD = CpuPolicy(placement=CorePlacement.SPREAD)
+WHOLE = CpuPolicy(whole_cores=True)
+ONE_CACHE = CpuPolicy(same_l3=SameL3.REQUIRED)
+EVEN = CpuPolicy(distribute=Distribute.NUMA)
+EVEN_WHOLE = CpuPolicy(distribute=Distribute.NUMA, whole_cores=True)
 POLICIES = [PLAIN, SPREAD, WHOLE, ONE_CACHE, EVEN, EVEN_WHOLE]
 
 
@@ -85,7 +85,7 @@ def test_never_worse_than_trying_everything(data: st.DataObject, machine: Machin
     free = data.draw(subset(machine.online))
     assume(count <= len(free))
     judge = Judge(machine, free)
-    topology = Topology(machine)
+    topology = CpuTopology(machine)
     packed = choose(topology, machine.online, free, count)
     assert judge.packed(packed) == min(map(judge.packed, _subsets(free, count)))
     spread = choose(topology, machine.online, free, count, SPREAD)
@@ -99,7 +99,7 @@ def test_one_cache_is_the_best_one(data: st.DataObject, machine: Machine, count:
     judge = Judge(machine, free)
     able = [judge.one_cache(c) for c in _subsets(free, count) if judge.counts(c)[2] == 1]
     try:
-        chosen = choose(Topology(machine), machine.online, free, count, ONE_CACHE)
+        chosen = choose(CpuTopology(machine), machine.online, free, count, ONE_CACHE)
     except RejectedError as no:
         assert not able
         assert "sameL3" in str(no)
@@ -120,7 +120,7 @@ def test_whole_cores_are_the_best_ones(data: st.DataObject, machine: Machine, co
         if sum(map(len, cores)) >= count
     ]
     try:
-        chosen = choose(Topology(machine), machine.online, free, count, WHOLE)
+        chosen = choose(CpuTopology(machine), machine.online, free, count, WHOLE)
     except RejectedError as no:
         assert not able
         assert "wholeCores" in str(no)
@@ -133,8 +133,8 @@ def test_whole_cores_are_the_best_ones(data: st.DataObject, machine: Machine, co
 # -- valid on every machine -------------------------------------------------------------------------
 
 
-def _check(machine: Machine, group: CpuSet, free: CpuSet, count: int, policy: Policy) -> None:
-    topology = Topology(machine)
+def _check(machine: Machine, group: CpuSet, free: CpuSet, count: int, policy: CpuPolicy) -> None:
+    topology = CpuTopology(machine)
     try:
         chosen = choose(topology, group, free, count, policy)
     except RejectedError as no:
@@ -147,7 +147,7 @@ def _check(machine: Machine, group: CpuSet, free: CpuSet, count: int, policy: Po
     assert len(chosen) == count or (policy.whole_cores and len(chosen) > count)
     if policy.whole_cores:
         assert CpuSet.union(core for core in machine.cores if core & chosen) == chosen
-    assert choose(Topology(machine), group, free, count, policy) == chosen
+    assert choose(CpuTopology(machine), group, free, count, policy) == chosen
 
 
 @given(
@@ -157,7 +157,7 @@ def _check(machine: Machine, group: CpuSet, free: CpuSet, count: int, policy: Po
     st.sampled_from(POLICIES),
 )
 def test_right_count_inside_the_group(
-    data: st.DataObject, machine: Machine, count: int, policy: Policy
+    data: st.DataObject, machine: Machine, count: int, policy: CpuPolicy
 ):
     group = data.draw(subset(machine.present))
     free = data.draw(subset(machine.present))
@@ -165,7 +165,7 @@ def test_right_count_inside_the_group(
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
-def test_a_thousand_and_twenty_four_cpus(policy: Policy):
+def test_a_thousand_and_twenty_four_cpus(policy: CpuPolicy):
     machine = build(sockets=4, nodes=4, llcs=4, cores=8, threads=2)
     rng = random.Random(7)
     free = CpuSet(cpu for cpu in machine.online if rng.random() < 0.5)
@@ -177,7 +177,7 @@ def test_a_thousand_and_twenty_four_cpus(policy: Policy):
 @given(machines(cpus=40), st.integers(0, 2**32))
 def test_assigned_and_released_at_random_nobody_shares(machine: Machine, seed: int):
     rng = random.Random(seed)
-    topology, free = Topology(machine), machine.online
+    topology, free = CpuTopology(machine), machine.online
     held: list[CpuSet] = []
     for _ in range(30):
         if held and rng.random() < 0.4:
@@ -203,7 +203,7 @@ def test_distributed_is_as_even_as_the_nodes_allow(
 ):
     free = data.draw(subset(machine.online))
     assume(count <= len(free))
-    chosen = choose(Topology(machine), machine.online, free, count, EVEN)
+    chosen = choose(CpuTopology(machine), machine.online, free, count, EVEN)
     nodes = [cpus & free for cpus in machine.node_cpus.values() if cpus & free]
     shares = [len(chosen & node) for node in nodes]
     for share, node in zip(shares, nodes, strict=True):
@@ -213,7 +213,7 @@ def test_distributed_is_as_even_as_the_nodes_allow(
 def test_distributed_over_sixty_four_nodes_is_quick():
     """kubelet tries subsets of nodes here and would not come back (kubernetes#140730)."""
     machine = build(sockets=8, nodes=8, cores=8, threads=2)
-    chosen = choose(Topology(machine), machine.online, machine.online, 500, EVEN)
+    chosen = choose(CpuTopology(machine), machine.online, machine.online, 500, EVEN)
     shares = [len(chosen & cpus) for cpus in machine.node_cpus.values()]
     assert len(chosen) == 500
     assert (min(shares), max(shares)) == (7, 8)
@@ -221,15 +221,15 @@ def test_distributed_over_sixty_four_nodes_is_quick():
 
 def test_distributed_whole_cores():
     machine = build(sockets=2, nodes=2, cores=4, threads=2)
-    chosen = choose(Topology(machine), machine.online, machine.online, 7, EVEN_WHOLE)
+    chosen = choose(CpuTopology(machine), machine.online, machine.online, 7, EVEN_WHOLE)
     assert [len(chosen & cpus) for cpus in machine.node_cpus.values()] == [2, 2, 2, 2]
 
 
 # -- examples a reader can follow ----------------------------------------------------------------------------
 
 
-def _chosen(machine: Machine, free: str, count: int, policy: Policy = PLAIN) -> str:
-    return str(choose(Topology(machine), machine.online, CpuSet.parse(free), count, policy))
+def _chosen(machine: Machine, free: str, count: int, policy: CpuPolicy = PLAIN) -> str:
+    return str(choose(CpuTopology(machine), machine.online, CpuSet.parse(free), count, policy))
 
 
 ADJACENT = Surroundings(numbering=Numbering.ADJACENT)
@@ -247,13 +247,13 @@ def test_w01_equal_core_numbers_of_two_sockets_are_different_cores(count: int):
     machine = build(sockets=2, cores=8, threads=2)
     assert machine.by_id[1].raw_core == machine.by_id[9].raw_core
     node = machine.node_cpus[0]
-    chosen = choose(Topology(machine), node, machine.online - CpuSet([0]), count)
+    chosen = choose(CpuTopology(machine), node, machine.online - CpuSet([0]), count)
     assert len(chosen) == count
     assert chosen <= node - CpuSet([0])
     broken = [core for core in machine.cores if core & chosen and not core <= chosen]
     assert len(broken) == count % 2
     if count <= 14:
-        whole = choose(Topology(machine), node, machine.online - CpuSet([0]), count, WHOLE)
+        whole = choose(CpuTopology(machine), node, machine.online - CpuSet([0]), count, WHOLE)
         assert whole <= node
         assert len(whole) == count + count % 2
 
@@ -300,7 +300,9 @@ def test_spread_prefers_cores_to_itself():
 def test_whole_cores_round_up_or_say_no():
     machine = build(cores=4, threads=2, surroundings=ADJACENT)
     assert _chosen(machine, "1-7", 3, WHOLE) == "2-5"
-    with pytest.raises(RejectedError, match=r"7 CPUs in whole cores .* only 6 are on cores"):
+    with pytest.raises(
+        RejectedError, match=r"7 CPUs in whole cores .* only 6 are on entirely free cores"
+    ):
         _chosen(machine, "1-7", 7, WHOLE)
 
 
@@ -312,7 +314,7 @@ def test_whole_cores_of_different_sizes_may_need_a_second_node():
 
 def test_eight_threads_per_core():
     machine = power_server()
-    chosen = choose(Topology(machine), machine.online, machine.online - CpuSet([0]), 16)
+    chosen = choose(CpuTopology(machine), machine.online, machine.online - CpuSet([0]), 16)
     assert str(chosen) == "8-23"
 
 
@@ -324,32 +326,32 @@ def test_no_caches_no_nodes_known_still_works():
             replace(c, llc=None, numa_node=None, socket=None, core=None) for c in machine.cpus
         ),
     )
-    assert str(choose(Topology(bare), bare.online, bare.online, 3)) == "0-2"
+    assert str(choose(CpuTopology(bare), bare.online, bare.online, 3)) == "0-2"
 
 
 @pytest.mark.parametrize("count", [0, -1])
-def test_no_cpus_are_no_wish(count: int):
+def test_less_than_one_cpu_is_rejected(count: int):
     machine = build()
-    with pytest.raises(RejectedError, match="no amount"):
-        choose(Topology(machine), machine.online, machine.online, count)
+    with pytest.raises(RejectedError, match="not a valid number"):
+        choose(CpuTopology(machine), machine.online, machine.online, count)
 
 
 def test_too_many_cpus_say_how_many_there_are():
     machine = build(cores=4, threads=1)
     with pytest.raises(
-        RejectedError, match=r"3 CPUs are wanted, but only 2 of 4 are free \(1-2\)"
+        RejectedError, match=r"3 CPUs are requested, but only 2 of 4 are free \(1-2\)"
     ) as no:
-        choose(Topology(machine), machine.online, CpuSet([1, 2]), 3)
+        choose(CpuTopology(machine), machine.online, CpuSet([1, 2]), 3)
     assert no.value.reason == "capacity"
 
 
 @pytest.mark.parametrize(
-    ("wishes", "text"),
+    ("fields", "text"),
     [
-        ({"whole_cores": True, "placement": Placement.SPREAD}, "wholeCores"),
+        ({"whole_cores": True, "placement": CorePlacement.SPREAD}, "wholeCores"),
         ({"distribute": Distribute.NUMA, "same_l3": SameL3.REQUIRED}, "contradict"),
     ],
 )
-def test_wishes_that_contradict_each_other(wishes: dict[str, object], text: str):
+def test_fields_that_contradict_each_other(fields: dict[str, object], text: str):
     with pytest.raises(ValueError, match=text):
-        Policy(**wishes)  # type: ignore[arg-type]
+        CpuPolicy(**fields)  # type: ignore[arg-type]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from drakit.core.cpuset import CpuSet
-from drakit.drivers.cpu.gauges import gauges
 from drakit.kit.driver import PreparedClaim, PreparedClaims, RejectedError
 from drakit.testing.synthetic import CoreSpec, NumaSpec, Numbering, Surroundings, assemble, build
 from tests.drivers.cpu.claims import (
@@ -144,7 +143,7 @@ def test_gauges_count_every_online_cpu_once():
     node, _ = _prepared(("cpudevnuma000", 3), reserved_cpus="15")
     readings = {
         (g.name, *dict(g.labels).values()): g.value
-        for g in gauges(node.driver, node.prepared_claims)
+        for g in node.driver.gauges(node.prepared_claims)
     }
     assert readings["allocated_cpus",] == 3
     assert readings["available_cpus",] == 12
@@ -159,8 +158,7 @@ def test_gauges_count_every_online_cpu_once():
 def test_a_second_pod_is_rejected_and_told_whose_the_claim_is() -> None:
     from drakit.core.cpuset import CpuSet
     from drakit.drivers.cpu.config import CpuConfig
-    from drakit.drivers.models.cpu_enforcement import desired
-    from drakit.drivers.models.cpus import NodeCpus
+    from drakit.drivers.cpu.driver import cpu_driver
     from drakit.kit.driver import (
         ClaimUse,
         ContainerView,
@@ -171,7 +169,7 @@ def test_a_second_pod_is_rejected_and_told_whose_the_claim_is() -> None:
     )
     from drakit.testing.synthetic import build
 
-    node = NodeCpus(build(), CpuConfig())
+    node = cpu_driver(CpuConfig(), build())
     prepared = PreparedDevice(request="r", pool="p", device="d", exclusive={"cpu": CpuSet([2, 3])})
     entry = PreparedClaim(
         uid="u", namespace="ns", name="c", devices=(prepared,), consumers=("one",)
@@ -183,6 +181,6 @@ def test_a_second_pod_is_rejected_and_told_whose_the_claim_is() -> None:
             id="x", name="main", pod_uid=uid, pod_name="p", namespace="ns", uses=(use,)
         )
 
-    assert desired(node, container("one"), PreparedClaims([entry])).cpus == CpuSet([2, 3])
+    assert node.enforce(container("one"), PreparedClaims([entry])).cpus == CpuSet([2, 3])
     with pytest.raises(RejectedError, match=r"belongs to pod ns/owner.*ResourceClaimTemplate"):
-        desired(node, container("two"), PreparedClaims([entry]))
+        node.enforce(container("two"), PreparedClaims([entry]))

@@ -9,40 +9,46 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drakit.core.cpuset import CpuSet
-from drakit.drivers.models.cpu_policy import Distribute, Placement, Policy, SameL3, Wish, wish
+from drakit.drivers.models.cpu_policy import (
+    CorePlacement,
+    CpuPolicy,
+    Distribute,
+    SameL3,
+    cpu_policy,
+)
 from drakit.kit.driver import OpaqueConfig, RejectedError
-from tests.drivers.cpu.claims import wishes
+from tests.drivers.cpu.claims import policy_config
 
 
 def test_nothing_said_is_the_default():
-    assert wish(()) == Wish(Policy(), None)
-    assert wish([OpaqueConfig("FromClaim", {"apiVersion": "v1alpha1"})]) == Wish()
+    assert cpu_policy(()) == CpuPolicy()
+    assert cpu_policy([OpaqueConfig("FromClaim", {"apiVersion": "v1alpha1"})]) == CpuPolicy()
 
 
 def test_the_go_drivers_parameters():
     parameters = {"apiVersion": "v1alpha1", "cpuConfig": {"cpuset": "2-5"}}
-    assert wish([OpaqueConfig("FromClaim", parameters)]).cpuset == CpuSet.parse("2-5")
+    assert cpu_policy([OpaqueConfig("FromClaim", parameters)]).cpuset == CpuSet.parse("2-5")
 
 
 def test_every_field():
-    asked = wish(wishes(placement="spread", distribute="numa", sameL3="preferred"))
-    assert asked.policy == Policy(
-        placement=Placement.SPREAD, distribute=Distribute.NUMA, same_l3=SameL3.PREFERRED
+    asked = cpu_policy(policy_config(placement="spread", distribute="numa", sameL3="preferred"))
+    assert asked == CpuPolicy(
+        placement=CorePlacement.SPREAD, distribute=Distribute.NUMA, same_l3=SameL3.PREFERRED
     )
-    assert wish(wishes(wholeCores=True, sameL3="required")).policy == Policy(
+    assert cpu_policy(policy_config(wholeCores=True, sameL3="required")) == CpuPolicy(
         whole_cores=True, same_l3=SameL3.REQUIRED
     )
 
 
 def test_the_claim_overrides_its_class_field_by_field():
-    of_class = wishes("FromClass", wholeCores=True, sameL3="required")
-    asked = wish([*of_class, *wishes(sameL3="preferred")])
-    assert asked.policy == Policy(whole_cores=True)
+    of_class = policy_config("FromClass", wholeCores=True, sameL3="required")
+    asked = cpu_policy([*of_class, *policy_config(sameL3="preferred")])
+    assert asked == CpuPolicy(whole_cores=True)
 
 
-def test_named_cpus_override_all_wishes_of_the_class():
-    of_class = wishes("FromClass", wholeCores=True)
-    assert wish([*of_class, *wishes(cpuset="1")]) == Wish(Policy(), CpuSet([1]))
+def test_named_cpus_override_the_policy_of_the_class():
+    of_class = policy_config("FromClass", wholeCores=True)
+    assert cpu_policy([*of_class, *policy_config(cpuset="1")]) == CpuPolicy(cpuset=CpuSet([1]))
 
 
 @pytest.mark.parametrize(
@@ -74,13 +80,13 @@ def test_named_cpus_override_all_wishes_of_the_class():
 )
 def test_mistakes_are_rejected_and_named(parameters: Any, text: str):
     with pytest.raises(RejectedError, match=text) as no:
-        wish([OpaqueConfig("FromClaim", parameters)])
+        cpu_policy([OpaqueConfig("FromClaim", parameters)])
     assert no.value.reason == "policy"
 
 
 def test_a_class_cannot_name_cpus():
     with pytest.raises(RejectedError, match="a class cannot name a cpuset"):
-        wish(wishes("FromClass", cpuset="0"))
+        cpu_policy(policy_config("FromClass", cpuset="0"))
 
 
 _JSON = st.recursive(
@@ -100,6 +106,6 @@ _JSON = st.recursive(
 @given(_JSON)
 def test_any_json_is_understood_or_rejected(parameters: Any):
     try:
-        wish([OpaqueConfig("FromClaim", parameters)])
+        cpu_policy([OpaqueConfig("FromClaim", parameters)])
     except RejectedError as no:
         assert "dra.cpu" in str(no)

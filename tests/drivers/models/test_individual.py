@@ -19,9 +19,9 @@ from tests.drivers.cpu.claims import (
     claim,
     device_names,
     driver,
+    policy_config,
     prepared_claims_of,
     single,
-    wishes,
 )
 from tests.drivers.cpu.machines import machines, subset
 from tests.machine.shapes import hybrid_laptop
@@ -239,24 +239,24 @@ def test_admin_access_looks_on_without_owning():
         ((2, 3), {"cpuset": "2-4"}, "cpuset 2-4"),
     ],
 )
-def test_wishes_the_scheduler_did_not_fulfil_are_rejected(
+def test_a_policy_that_the_scheduler_did_not_satisfy_is_rejected(
     cpus: tuple[int, ...], fields: dict[str, object], text: str
 ):
     with pytest.raises(RejectedError, match=text) as no:
-        _node().prepare(claim(*(single(cpu, wishes(**fields)) for cpu in cpus)))
+        _node().prepare(claim(*(single(cpu, policy_config(**fields)) for cpu in cpus)))
     assert no.value.reason == "policy"
 
 
-def test_wishes_the_scheduler_fulfilled_are_fine():
+def test_a_policy_that_the_scheduler_satisfied_is_accepted():
     for fields in ({"wholeCores": True}, {"sameL3": "required"}, {"cpuset": "2-3"}):
-        _node().prepare(claim(*(single(cpu, wishes(**fields)) for cpu in (2, 3))))
+        _node().prepare(claim(*(single(cpu, policy_config(**fields)) for cpu in (2, 3))))
 
 
 def test_one_cache_is_checked():
     machine = build(llcs=2, cores=2, threads=1)
     node = Node(driver(machine, cpu_device_mode="individual"))
     with pytest.raises(RejectedError, match="sameL3"):
-        node.prepare(claim(*(single(cpu, wishes(sameL3="required")) for cpu in (1, 2))))
+        node.prepare(claim(*(single(cpu, policy_config(sameL3="required")) for cpu in (1, 2))))
 
 
 def test_w06_the_last_shared_cpu_is_not_given_away():

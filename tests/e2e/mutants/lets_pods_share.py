@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from drakit.drivers.models import cpu_enforcement as enforce
+from drakit.drivers.models import grouped
 from drakit.kit.driver import ClaimUse, ContainerView
 
 
-def _check_owner(container: ContainerView, use: ClaimUse, why: str) -> None:
+def _check_owner(container: ContainerView, use: ClaimUse) -> None:
     """Accept every pod."""
 
 
-enforce.check_owner = _check_owner
+grouped.check_owner = _check_owner  # type: ignore[attr-defined]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 from drakit.core.cpuset import CpuSet
-from drakit.drivers.models.grouped import GroupedCpus
+from drakit.drivers.models.grouped import GroupedDriver
 from drakit.kit.driver import ContainerView, DesiredResources, PreparedClaims
 
-_right = GroupedCpus.enforce
+_right = GroupedDriver.enforce
 
 
 def _enforce(
-    self: GroupedCpus, container: ContainerView, prepared_claims: PreparedClaims
+    self: GroupedDriver, container: ContainerView, prepared_claims: PreparedClaims
 ) -> DesiredResources:
     desired = _right(self, container, prepared_claims)
     if not container.uses or desired.cpus is None:
@@ -20,4 +20,4 @@ def _enforce(
     return dataclasses.replace(desired, cpus=CpuSet((cpu + 1) % 8 for cpu in desired.cpus))
 
 
-GroupedCpus.enforce = _enforce  # type: ignore[method-assign]
+GroupedDriver.enforce = _enforce  # type: ignore[method-assign]

@@ -258,7 +258,7 @@ async def test_a_file_that_names_another_claim_is_not_believed(tmp_path: Path) -
 
 @pytest.mark.parametrize("uid", ["", "../x", "a/b", ".hidden", "x" * 200, "a\0b"])
 def test_a_uid_is_never_a_path(tmp_path: Path, uid: str) -> None:
-    with pytest.raises(ValueError, match="no claim UID"):
+    with pytest.raises(ValueError, match="not a valid claim UID"):
         Checkpoint(str(tmp_path)).path(uid)
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from drakit.core.bootrecord import boot_id
 from drakit.core.cpuset import CpuSet
 from drakit.kit.claims import exclusion as rivals
-from drakit.kit.claims.checkpoint import boot_id, encode
+from drakit.kit.claims.checkpoint import encode
 from drakit.kit.claims.exclusion import LOCK, ConflictingDriverError, exclude_other_drivers
 from drakit.kit.config.options import HostOptions
 from drakit.kit.driver import PreparedClaim, PreparedDevice

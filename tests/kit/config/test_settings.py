@@ -73,7 +73,9 @@ def test_switches(text: str, value: bool) -> None:
         ("[" * 3000, "c.yaml"),
     ],
 )
-def test_a_wrong_file_says_what_and_where(tmp_path: Path, content: str, message: str) -> None:
+def test_an_invalid_file_is_reported_with_its_place(
+    tmp_path: Path, content: str, message: str
+) -> None:
     file = tmp_path / "c.yaml"
     file.write_text(content)
     with pytest.raises(ConfigurationError, match=message):
@@ -97,7 +99,7 @@ def test_json_files_and_their_errors(tmp_path: Path) -> None:
         read(file=file)
 
 
-def test_wrong_flags_and_variables_name_themselves() -> None:
+def test_errors_name_the_invalid_flag_or_variable() -> None:
     with pytest.raises(
         ConfigurationError, match=r"--group-by: 'sockets' is not valid; did you mean 'socket'\?"
     ):
@@ -108,7 +110,7 @@ def test_wrong_flags_and_variables_name_themselves() -> None:
         read("--lift-quota=perhaps")
 
 
-def test_help_teaches_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         read("--help")
     shown = " ".join(capsys.readouterr().out.split())
@@ -116,7 +118,7 @@ def test_help_teaches_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
         assert part in shown
 
 
-def test_an_unquoted_off_means_off_although_yaml_takes_it_for_false(tmp_path: Path) -> None:
+def test_an_unquoted_off_means_off_although_yaml_reads_false(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     for text in ("off", "false", '"off"'):
         file.write_text(f"guard: {text}\n")
@@ -185,7 +187,7 @@ def test_impossible_options_are_rejected(wrong: dict[str, object]) -> None:
         HostOptions(**wrong)  # type: ignore[arg-type]
 
 
-def test_the_checkpoint_is_in_the_plugin_directory_unless_told_otherwise() -> None:
+def test_the_checkpoint_is_in_the_plugin_directory_by_default() -> None:
     assert HostOptions().checkpoint_dir("dra.cpu") == "/var/lib/kubelet/plugins/dra.cpu/claims"
     assert HostOptions(state_dir="/s").checkpoint_dir("dra.cpu") == "/s"
 

@@ -14,8 +14,8 @@ import pytest
 from drakit.kit.claims import cdi_names as names
 from drakit.kit.driver import ContainerView, DesiredResources, PreparedClaims
 from drakit.kit.runtime.enforcer import Enforcer
-from drakit.testing.runtime import RuntimeFailure
-from drakit.testing.runtime_releases import EVERY_RELEASE, RuntimeRelease
+from drakit.testing.runtime import FakeRuntimeError
+from drakit.testing.runtime_releases import EVERY_RELEASE, FakeRuntimeRelease
 from drakit.wire.nri import nri_pb2
 from drakit.wire.nri.values import (
     NOTHING,
@@ -41,7 +41,7 @@ def marker(uid: str) -> str:
 
 @pytest.mark.parametrize("release", CRIO, ids=str)
 async def test_nothing_is_pushed_while_events_and_claims_cross(
-    directory: Path, release: RuntimeRelease
+    directory: Path, release: FakeRuntimeRelease
 ) -> None:
     """A pushed update that meets an event deadlocks CRI-O for good; the double hangs just so."""
     async with world(directory, release) as it:
@@ -71,7 +71,7 @@ async def test_nothing_is_pushed_while_events_and_claims_cross(
 
 @pytest.mark.parametrize("release", CRIO, ids=str)
 async def test_a_claim_is_found_although_no_cdi_device_name_is_reported(
-    directory: Path, release: RuntimeRelease
+    directory: Path, release: FakeRuntimeRelease
 ) -> None:
     async with world(directory, release) as it:
         devices = await it.prepare("a", "2-3")
@@ -84,12 +84,12 @@ async def test_a_claim_is_found_although_no_cdi_device_name_is_reported(
 
 @pytest.mark.parametrize("release", CRIO, ids=str)
 async def test_a_forged_marker_is_rejected_and_blocks_no_other_pod(
-    directory: Path, release: RuntimeRelease
+    directory: Path, release: FakeRuntimeRelease
 ) -> None:
     async with world(directory, release) as it:
         await it.prepare("a", "2-3")
         thief = await it.runtime.run_pod("thief", uid="another-pod")
-        with pytest.raises(RuntimeFailure, match="not reserved for its pod"):
+        with pytest.raises(FakeRuntimeError, match="not reserved for its pod"):
             await it.runtime.create(thief.id, "main", env=[marker("a")])
         honest = await it.runtime.run(thief.id, "honest")
         assert honest.cpus == "0-1,4-7"
@@ -98,7 +98,7 @@ async def test_a_forged_marker_is_rejected_and_blocks_no_other_pod(
 
 @pytest.mark.parametrize("release", CRIO, ids=str)
 async def test_containers_get_their_cpus_again_although_cri_o_reports_them_as_created(
-    directory: Path, release: RuntimeRelease
+    directory: Path, release: FakeRuntimeRelease
 ) -> None:
     """The sharer is reported as it should be now, and is not: the kernel has its last update."""
     async with world(directory, release, verify_seconds=86400) as it:
@@ -119,7 +119,7 @@ async def test_containers_get_their_cpus_again_although_cri_o_reports_them_as_cr
 
 @pytest.mark.parametrize("release", CRIO, ids=str)
 async def test_a_container_that_died_while_cri_o_was_down_holds_no_claim(
-    directory: Path, release: RuntimeRelease
+    directory: Path, release: FakeRuntimeRelease
 ) -> None:
     async with world(directory, release) as it:
         devices = await it.prepare("a", "2-3")
@@ -137,7 +137,7 @@ async def test_a_container_that_died_while_cri_o_was_down_holds_no_claim(
 
 @pytest.mark.parametrize("release", CRIO, ids=str)
 async def test_a_container_that_synchronize_missed_is_corrected_once_it_starts(
-    directory: Path, release: RuntimeRelease
+    directory: Path, release: FakeRuntimeRelease
 ) -> None:
     """One that is being created while the driver connects is in no list, and first seen at its start."""
     async with world(directory, release) as it:
@@ -153,7 +153,7 @@ async def test_a_container_that_synchronize_missed_is_corrected_once_it_starts(
 
 @pytest.mark.parametrize("release", CRIO, ids=str)
 async def test_a_container_that_must_not_start_and_does_is_confined_at_once(
-    directory: Path, release: RuntimeRelease
+    directory: Path, release: FakeRuntimeRelease
 ) -> None:
     """CRI-O starts a container although a plugin returned an error; only its creation can be rejected."""
     async with world(directory, release, verify_seconds=86400) as it:

@@ -214,3 +214,23 @@ def test_finding_intruders_reads_one_file_per_container_and_computes_only_what_i
     assert [d.container_id for d in found] == ["c7"]
     assert node.driver.asked == ["c7"]
     assert len(opened) == len(ids)  # c7's a second time, c0's not at all
+
+
+def test_finding_drift_records_no_conflict(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "cgroup.controllers").write_text("cpuset\n")
+    driver = _Driver({"c": DesiredResources(cpus=CpuSet([1]))})
+    enforcer = Enforcer(lambda: driver, PreparedClaims)
+    unknown = NriContainer(
+        id="c", pod_id="s", cgroups_path="/pods/c", cdi_devices=(f"{driver.cdi_kind}=claim-gone_r",)
+    )
+    enforcer.replace_all([PodSandbox(id="s", uid="u")], [unknown])
+    (tmp_path / "pods/c").mkdir(parents=True)
+    (tmp_path / "pods/c/cpuset.cpus").write_text("2\n")
+    found = find_drift(enforcer, CgroupTree(str(tmp_path)))
+    assert [(drift.container_id, drift.meant) for drift in found] == [("c", CpuSet([1]))]
+    assert (enforcer.conflicts(), caplog.records) == ({}, [])
+    enforcer.note_conflicts()
+    assert list(enforcer.conflicts()) == ["c"]
+    assert "container cannot be served" in caplog.text

@@ -31,14 +31,14 @@ from drakit.kit.driver import (
 )
 from drakit.kit.runtime.nri_hooks import RuntimeHost
 from drakit.kit.telemetry.metrics import HostMetrics
-from drakit.testing.runtime import FakeContainer, FakeRuntime, RuntimeFailure
+from drakit.testing.runtime import FakeContainer, FakeRuntime, FakeRuntimeError
 from drakit.testing.runtime_releases import (
     CONTAINERD_1_7,
     CONTAINERD_2_2,
     CONTAINERD_2_3,
     CONTAINERD_2_4,
     EVERY_RELEASE,
-    RuntimeRelease,
+    FakeRuntimeRelease,
 )
 from drakit.wire.nri.handler import Handler
 from drakit.wire.nri.options import PluginOptions
@@ -78,7 +78,7 @@ class Pinner:
 class World:
     """A node: checkpoint, CDI directory, runtime, and the host between them."""
 
-    def __init__(self, directory: Path, release: RuntimeRelease, **options: object) -> None:
+    def __init__(self, directory: Path, release: FakeRuntimeRelease, **options: object) -> None:
         self.directory = directory
         self.cdi = str(directory / "cdi")
         self.checkpoint = Checkpoint(str(directory / "claims"))
@@ -154,7 +154,7 @@ def directory() -> Iterator[Path]:
 
 @contextlib.asynccontextmanager
 async def world(
-    directory: Path, release: RuntimeRelease, **options: object
+    directory: Path, release: FakeRuntimeRelease, **options: object
 ) -> AsyncIterator[World]:
     made = World(directory, release, **options)
     async with made.runtime:
@@ -174,7 +174,7 @@ async def until(condition: object) -> None:
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
 async def test_a_claim_is_pinned_and_others_make_room_on_every_release(
-    directory: Path, release: RuntimeRelease
+    directory: Path, release: FakeRuntimeRelease
 ) -> None:
     async with world(directory, release) as it:
         shared_pod = await it.runtime.run_pod("web")
@@ -211,7 +211,7 @@ async def test_a_claim_that_ends_is_given_back_at_once_where_the_runtime_allows(
 
 @pytest.mark.parametrize("release", [CONTAINERD_1_7, CONTAINERD_2_3], ids=str)
 async def test_nothing_is_pushed_where_it_could_wedge_the_runtime(
-    directory: Path, release: RuntimeRelease
+    directory: Path, release: FakeRuntimeRelease
 ) -> None:
     async with world(directory, release) as it:
         shared = await it.runtime.run((await it.runtime.run_pod("web")).id, "app")
@@ -224,7 +224,9 @@ async def test_nothing_is_pushed_where_it_could_wedge_the_runtime(
 
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
-async def test_a_forged_variable_opens_nothing(directory: Path, release: RuntimeRelease) -> None:
+async def test_a_forged_variable_opens_nothing(
+    directory: Path, release: FakeRuntimeRelease
+) -> None:
     async with world(directory, release) as it:
         await it.prepare("a", "2-3")
         pod = await it.runtime.run_pod("thief", uid="another-pod")
@@ -233,14 +235,14 @@ async def test_a_forged_variable_opens_nothing(directory: Path, release: Runtime
             container = await it.runtime.run(pod.id, "main", env=[forged, "DRA_CPUSET_a=2-3"])
             assert container.cpus == "0-1,4-7"
         else:
-            with pytest.raises(RuntimeFailure, match="not reserved for its pod"):
+            with pytest.raises(FakeRuntimeError, match="not reserved for its pod"):
                 await it.runtime.create(pod.id, "main", env=[forged])
         assert it.exclusive_is_exclusive()
 
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
 async def test_a_second_pod_that_shares_the_claim_is_served_although_the_kubelet_does_not_report_it(
-    directory: Path, release: RuntimeRelease
+    directory: Path, release: FakeRuntimeRelease
 ) -> None:
     async with world(directory, release) as it:
         devices = await it.prepare("a", "2-3", pods=[POD])
@@ -285,20 +287,20 @@ async def test_without_a_witness_the_container_is_rejected(directory: Path, trou
             it.claims.documents["ns", "a"] = resource_claim("a", uid=uid, pods=pods)
         it.claims.away = trouble == "away"
         pod = await it.runtime.run_pod("second", uid="second-pod")
-        with pytest.raises(RuntimeFailure, match="not reserved for its pod"):
+        with pytest.raises(FakeRuntimeError, match="not reserved for its pod"):
             await it.runtime.create(pod.id, "main", cdi_devices=devices)
 
 
 @pytest.mark.parametrize("release", [CONTAINERD_2_2, CONTAINERD_2_4], ids=str)
 async def test_a_claim_that_is_not_prepared_is_rejected_with_a_reason(
-    directory: Path, release: RuntimeRelease
+    directory: Path, release: FakeRuntimeRelease
 ) -> None:
     async with world(directory, release) as it:
         devices = await it.prepare("a", "2-3")
         async with it.checkpoint.transaction() as books:
             books.remove("a")  # the CDI file is still there
         pod = await it.runtime.run_pod("db", uid=POD)
-        with pytest.raises(RuntimeFailure, match="has not prepared"):
+        with pytest.raises(FakeRuntimeError, match="has not prepared"):
             await it.runtime.create(pod.id, "main", cdi_devices=devices)
         assert await it.runtime.run(pod.id, "sidecar")
         assert not it.runtime.drops
@@ -353,7 +355,7 @@ async def test_a_missed_container_with_a_claim_does_not_start_where_it_cannot_be
         pod = await it.runtime.run_pod("db", uid=POD)
         marker = f"{names.marker_variable(names.ClaimRequest('a', 'r'))}={KIND}"
         missed = await it.runtime.create_unnoticed(pod.id, "missed", env=[marker])
-        with pytest.raises(RuntimeFailure, match="creation was missed"):
+        with pytest.raises(FakeRuntimeError, match="creation was missed"):
             await it.runtime.start(missed.id)
         right = await it.runtime.create_unnoticed(
             pod.id, "right", env=[marker], resources=Resources(cpus="2-3")
@@ -363,7 +365,7 @@ async def test_a_missed_container_with_a_claim_does_not_start_where_it_cannot_be
 
 @pytest.mark.parametrize("release", [CONTAINERD_2_2, CONTAINERD_2_4], ids=str)
 async def test_a_container_that_starts_with_old_limits_is_corrected_immediately(
-    directory: Path, release: RuntimeRelease, monkeypatch: pytest.MonkeyPatch
+    directory: Path, release: FakeRuntimeRelease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """containerd loses an update that comes while it starts the container: only the kernel knows."""
     async with world(directory, release) as it:
@@ -449,7 +451,7 @@ async def test_the_updates_of_a_creation_that_failed_elsewhere_do_not_count_as_s
         await it.runtime.plugin_ready("contrary")
         devices = await it.prepare("a", "2-3")
         pod = await it.runtime.run_pod("db", uid=POD)
-        with pytest.raises(RuntimeFailure, match="both tried to set cpus"):
+        with pytest.raises(FakeRuntimeError, match="both tried to set cpus"):
             await it.runtime.create(pod.id, "contested", cdi_devices=devices)
         assert shared.cpus == "0-1,4-7", "the answer to the stop carries them"
         pinned = await it.runtime.run(pod.id, "main", cdi_devices=devices)
@@ -724,7 +726,7 @@ class Story:
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
 async def test_after_any_events_containers_have_the_resources_of_the_checkpoint(
-    directory: Path, release: RuntimeRelease, scale: int
+    directory: Path, release: FakeRuntimeRelease, scale: int
 ) -> None:
     for seed in range(scale):
         where = directory / str(seed)

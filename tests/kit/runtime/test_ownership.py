@@ -24,7 +24,7 @@ class Exclusive(Pinner):
         self, container: ContainerView, prepared_claims: PreparedClaims
     ) -> DesiredResources:
         for use in container.uses:
-            check_owner(container, use, "its CPUs are exclusive")
+            check_owner(container, use)
         return super().enforce(container, prepared_claims)
 
 

@@ -99,7 +99,7 @@ def test_a_change_that_no_gate_explains_is_reported() -> None:
     assert "webhook" in item.reason
 
 
-def test_hints_for_what_is_rejected() -> None:
+def test_hints_for_rejected_slices() -> None:
     lists = Content(devices=(Device(name="d", attributes={"x": Attribute(ints=(1,))}),))
     assert "DRAListTypeAttributes" in hint_for_rejected(lists)
     assert "offers" in hint_for_rejected(RICH)

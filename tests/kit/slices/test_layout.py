@@ -183,7 +183,7 @@ def test_a_device_that_goes_changes_one_slice(count: int, data: st.DataObject) -
 
 
 @given(st.lists(pools(), min_size=2, max_size=3), st.data())
-def test_any_sequence_of_offers_converges_though_every_plan_may_break_off(
+def test_any_sequence_of_offers_converges_with_interrupted_plans(
     offers: list[PoolOffer], data: st.DataObject
 ) -> None:
     """Generations only rise, and a generation that is complete on the server is one that was meant."""
@@ -234,7 +234,7 @@ def test_two_changed_slices_raise_the_generation() -> None:
     assert len(plan.updates) == len(server.slices)
 
 
-def test_after_a_wipe_generations_go_on() -> None:
+def test_after_a_wipe_generations_continue() -> None:
     server = Server()
     pool = PoolOffer(devices(["a"]))
     server.carry_out(plan_for(server, pool))
@@ -257,7 +257,7 @@ def test_names_that_are_not_ours_are_obsolete(name: str) -> None:
 
 
 @given(st.integers(1, 16**5 + 10), st.data())
-def test_the_number_survives_the_name(count: int, data: st.DataObject) -> None:
+def test_the_index_survives_name_truncation(count: int, data: st.DataObject) -> None:
     index = data.draw(st.integers(0, count - 1))
     long = Identity("d" * 60, "n" * 60)
     base = generate_name(index, count, long)[:58] + "abcde"
@@ -270,7 +270,7 @@ def test_names_sort_as_their_numbers_do() -> None:
     assert names[0] == "00000-dra.example.com-node-1-"
 
 
-def test_of_two_with_one_number_one_goes() -> None:
+def test_of_two_slices_with_one_index_one_is_deleted() -> None:
     server = Server()
     pool = PoolOffer(devices(["a"]))
     server.carry_out(plan_for(server, pool))
@@ -287,7 +287,7 @@ def test_of_two_with_one_number_one_goes() -> None:
     assert plan.generation == 9
 
 
-def test_a_slice_being_deleted_is_left_alone_and_outdone() -> None:
+def test_a_slice_being_deleted_is_ignored_but_its_generation_exceeded() -> None:
     server = Server()
     pool = PoolOffer(devices(["a"]))
     server.carry_out(plan_for(server, pool))
@@ -331,7 +331,7 @@ def test_a_missing_owner_is_added_without_a_new_generation() -> None:
         {"skipNodeOperations": ["*"]},
     ],
 )
-def test_what_somebody_added_to_our_slice_is_taken_out(extra: dict[str, object]) -> None:
+def test_fields_added_by_other_clients_are_removed(extra: dict[str, object]) -> None:
     server = Server()
     pool = PoolOffer(devices(["a"]))
     server.carry_out(plan_for(server, pool))

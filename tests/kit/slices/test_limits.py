@@ -26,7 +26,7 @@ def test_check_knows_the_limits(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.in_double], ids=str)
-async def test_double_knows_the_limits(case: Case) -> None:
+async def test_the_fake_server_has_the_same_limits(case: Case) -> None:
     async with FakeApiServer(version="1.37") as server, Client(server.cluster()) as client:
         assert await server_takes(client, case) == case.good
 
@@ -46,7 +46,7 @@ async def server_takes(client: Client, case: Case) -> bool:
     return True
 
 
-def test_a_problem_names_device_field_limit_and_way_out() -> None:
+def test_a_problem_names_device_field_limit_and_remedy() -> None:
     device = Device(name="gpu-7", attributes={"model": Attribute(string="x" * 70)})
     with pytest.raises(OfferError) as caught:
         check_offer("example.com", Offer((PoolOffer((device,), name="n1"),)))
@@ -55,7 +55,7 @@ def test_a_problem_names_device_field_limit_and_way_out() -> None:
         assert word in text
 
 
-def test_many_problems_are_counted_not_all_told() -> None:
+def test_many_problems_are_counted_but_not_all_listed() -> None:
     broken = tuple(Device(name=f"D{i}") for i in range(20))
     with pytest.raises(OfferError) as caught:
         check_offer("example.com", Offer((PoolOffer(broken, name="n1"),)))

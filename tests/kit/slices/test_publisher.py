@@ -186,7 +186,7 @@ async def test_an_empty_pool_has_one_empty_slice() -> None:
         assert only["spec"]["pool"] == {"name": NODE, "generation": 1, "resourceSliceCount": 1}
 
 
-async def test_a_pool_no_longer_offered_goes() -> None:
+async def test_a_pool_that_is_no_longer_offered_is_deleted() -> None:
     async with bench() as at:
         await at.publish(offer(5, 6))
         await at.publish(Offer((PoolOffer(devices(5), name="pool-0"),)))
@@ -217,7 +217,7 @@ async def test_wiped_slices_come_back_at_once_with_a_higher_generation() -> None
             assert {s["spec"]["pool"]["generation"] for s in at.slices} == {expected}
 
 
-async def test_what_others_change_is_put_right() -> None:
+async def test_changes_by_other_clients_are_repaired() -> None:
     async with bench() as at:
         await at.publish(offer(5))
         (item,) = at.slices
@@ -227,7 +227,7 @@ async def test_what_others_change_is_put_right() -> None:
         assert len(at.writes()) == 2
 
 
-async def test_what_others_add_to_the_metadata_stays() -> None:
+async def test_metadata_of_other_clients_is_kept() -> None:
     async with bench() as at:
         await at.publish(offer(5))
         (item,) = at.slices
@@ -258,7 +258,7 @@ def foreign(server: FakeApiServer) -> list[str]:
     ]
 
 
-async def test_a_node_that_is_not_there_yet_is_waited_for() -> None:
+async def test_publishing_waits_for_a_missing_node() -> None:
     async with bench(node=False) as at:
         at.publisher.publish(offer(5))
         await at.until(lambda: isinstance(at.publisher.status.last_error, NodeMissingError))
@@ -295,7 +295,7 @@ async def test_dropped_fields_are_reported_once_and_not_rewritten() -> None:
         assert len(at.logged.dropped) == 2
 
 
-async def test_a_webhook_that_changes_our_slices_is_not_fought() -> None:
+async def test_slices_changed_by_a_webhook_are_not_rewritten() -> None:
     server = FakeApiServer()
     original = server.table._admit
 
@@ -325,7 +325,7 @@ async def test_taints_keep_their_time() -> None:
         assert len(at.writes()) == 2
 
 
-async def test_a_rejected_pool_is_reported_and_not_asked_for_again() -> None:
+async def test_a_rejected_pool_is_reported_and_not_retried() -> None:
     listed = Device(name="x", attributes={"l": Attribute(ints=(1, 2))})
     pools = (PoolOffer((listed,), name="bad"), PoolOffer(devices(3), name="good"))
     async with bench() as at:
@@ -343,7 +343,7 @@ async def test_a_rejected_pool_is_reported_and_not_asked_for_again() -> None:
         assert at.logged.rejected == ["bad"]
 
 
-async def test_missing_rights_are_waited_for() -> None:
+async def test_publishing_waits_for_missing_permissions() -> None:
     server = FakeApiServer()
     server.forbidden.add(("create", "resourceslices"))
     async with bench(server) as at:
@@ -354,7 +354,7 @@ async def test_missing_rights_are_waited_for() -> None:
         await at.published()
 
 
-async def test_not_allowed_to_list_is_said() -> None:
+async def test_a_forbidden_list_is_reported() -> None:
     server = FakeApiServer()
     server.forbidden.add(("list", "resourceslices"))
     async with bench(server) as at:
@@ -362,7 +362,7 @@ async def test_not_allowed_to_list_is_said() -> None:
         await at.until(lambda: "verb 'list'" in (at.publisher.problem or ""))
 
 
-async def test_a_pool_that_cannot_go_holds_up_no_other() -> None:
+async def test_a_pool_that_cannot_be_deleted_does_not_block_others() -> None:
     async with bench() as at:
         await at.publish(offer(3, 3))
         at.server.forbidden.add(("delete", "resourceslices"))
@@ -374,7 +374,7 @@ async def test_a_pool_that_cannot_go_holds_up_no_other() -> None:
         assert {s["spec"]["pool"]["name"] for s in at.slices} == {"pool-1"}
 
 
-async def test_a_server_too_old_is_said() -> None:
+async def test_a_server_that_is_too_old_is_reported() -> None:
     server = FakeApiServer()
     server.unserved.add("resourceslices")
     async with bench(server) as at:
@@ -384,7 +384,7 @@ async def test_a_server_too_old_is_said() -> None:
         await at.published()
 
 
-async def test_away_and_back_by_itself() -> None:
+async def test_publishing_recovers_after_an_outage() -> None:
     async with bench() as at:
         await at.publish(offer(3))
         await at.server.stop()
@@ -396,7 +396,7 @@ async def test_away_and_back_by_itself() -> None:
         await at.until(lambda: at.told() == [f"d{i}" for i in range(4)])
 
 
-async def test_a_create_whose_answer_is_lost_is_not_made_twice() -> None:
+async def test_a_create_whose_response_is_lost_is_not_repeated() -> None:
     async with bench() as at:
         at.server.plan(Fault(Trouble.CUT_AFTER), times=2, when=lambda seen: seen.verb == "create")
         await at.publish(offer(300))
@@ -404,7 +404,7 @@ async def test_a_create_whose_answer_is_lost_is_not_made_twice() -> None:
         assert at.told() == [f"d{i}" for i in range(300)]
 
 
-async def test_a_conflict_is_looked_into() -> None:
+async def test_after_a_conflict_the_slices_are_listed_again() -> None:
     async with bench() as at:
         await at.publish(offer(3))
         name = at.slices[0]["metadata"]["name"]
@@ -460,7 +460,7 @@ TROUBLES = list(Trouble)
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_under_random_trouble_it_converges_and_touches_nothing_foreign(
+async def test_with_random_faults_it_converges_and_touches_no_foreign_slices(
     seed: int, scale: int
 ) -> None:
     """Requests fail in every way, slices are wiped and meddled with, offers change all the time."""

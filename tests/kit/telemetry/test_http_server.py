@@ -67,7 +67,7 @@ async def test_garbage_is_survived(port: int) -> None:
     assert b"200" in await fetch(port, b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
 
 
-async def test_close_drops_a_client_that_says_nothing() -> None:
+async def test_close_drops_an_idle_client() -> None:
     server = WebServer({})
     port = await server.start("127.0.0.1", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -130,7 +130,7 @@ def many_files() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("many_files")
-async def test_a_thousand_idle_connections_keep_nobody_from_an_answer() -> None:
+async def test_a_thousand_idle_connections_do_not_block_others() -> None:
     async with serving(PATIENT) as (server, port, reasons), Crowd(port) as crowd:
         await crowd.grow(1000)
         assert b"200" in await fetch(port, READY)
@@ -156,7 +156,7 @@ async def test_a_thousand_idle_connections_take_no_more_files_than_allowed() -> 
             assert server.connections == 10
 
 
-async def test_a_client_that_asked_is_not_the_one_to_make_room() -> None:
+async def test_a_client_with_a_complete_request_is_not_dropped_first() -> None:
     limits = ConnectionLimits(connections=2, first_byte=600, request=600, answer=600)
     async with serving(limits, body=b"x" * (32 << 20)) as (_server, port, _reasons):
         asked, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
@@ -170,7 +170,7 @@ async def test_a_client_that_asked_is_not_the_one_to_make_room() -> None:
         await hang_up(writer)
 
 
-async def test_clients_that_read_no_answer_make_room_too() -> None:
+async def test_clients_that_do_not_read_the_response_are_dropped_too() -> None:
     limits = ConnectionLimits(connections=2, first_byte=600, request=600, answer=600)
     body = b"x" * (32 << 20)
     async with serving(limits, body) as (server, port, reasons), Crowd(port) as crowd:

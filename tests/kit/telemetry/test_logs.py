@@ -35,7 +35,7 @@ def test_a_message_never_becomes_two_lines(message: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("bad", ["\x1b[2J", "\x85", "\u2028", "\x00", "\x7f", "\r", "\n"])
-def test_what_steers_a_terminal_is_written_as_text(bad: str) -> None:
+def test_terminal_control_characters_are_escaped(bad: str) -> None:
     stream = io.StringIO()
     configure("text", "info", stream)
     with about(claim=f"ns/{bad}"):

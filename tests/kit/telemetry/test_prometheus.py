@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from drakit.kit.telemetry.metrics import Gauge, HostMetrics
-from drakit.kit.telemetry.prometheus import Counter, GaugeFamily, Histogram, text_format
+from drakit.kit.telemetry.prometheus import CounterFamily, GaugeFamily, HistogramFamily, text_format
 
 BOUNDS = (0.001, 0.5, 1, 30)
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]) | st.just("\n"))
@@ -37,13 +37,13 @@ def understood(data: bytes) -> list[tuple[str, str, str, list[tuple[str, dict[st
 @given(
     TEXT.map(str.strip), st.lists(st.tuples(PAIRS, NUMBERS)), st.lists(st.tuples(PAIRS, NUMBERS))
 )
-def test_the_official_client_says_the_same(text, counted, observed):
+def test_the_output_equals_that_of_the_official_client(text, counted, observed):
     registry = prometheus_client.CollectorRegistry()
     theirs = (
-        prometheus_client.Counter("c", text, ("b", "a"), registry=registry),
-        prometheus_client.Histogram("h", text, ("x", "m"), buckets=BOUNDS, registry=registry),
+        prometheus_client.CounterFamily("c", text, ("b", "a"), registry=registry),
+        prometheus_client.HistogramFamily("h", text, ("x", "m"), buckets=BOUNDS, registry=registry),
     )
-    ours = Counter("c", text, ("b", "a")), Histogram("h", text, BOUNDS, ("x", "m"))
+    ours = CounterFamily("c", text, ("b", "a")), HistogramFamily("h", text, BOUNDS, ("x", "m"))
     for counter, histogram in (theirs, ours):
         for labels, number in counted:
             counter.labels(*labels).inc(number)
@@ -66,7 +66,7 @@ def test_gauges_are_read_as_they_are(readings):
 
 
 def test_without_labels_there_is_a_value_from_the_start():
-    counter, histogram = Counter("c", "C."), Histogram("h", "H.", (1, 2))
+    counter, histogram = CounterFamily("c", "C."), HistogramFamily("h", "H.", (1, 2))
     assert text_format([counter, histogram]).decode().splitlines() == [
         "# HELP c_total C.",
         "# TYPE c_total counter",
@@ -89,11 +89,11 @@ def test_without_labels_there_is_a_value_from_the_start():
 
 def test_labels_that_do_not_fit_are_an_error():
     with pytest.raises(ValueError, match=r"c_total has the labels \('a',\)"):
-        Counter("c", "C.", ("a",)).labels("x", "y")
+        CounterFamily("c", "C.", ("a",)).labels("x", "y")
 
 
-def test_a_label_no_encoding_knows_does_not_break_the_page():
-    counter = Counter("c", "C.", ("a",))
+def test_an_unencodable_label_does_not_break_the_page():
+    counter = CounterFamily("c", "C.", ("a",))
     counter.labels("\udc80").inc()
     assert b"udc80" in text_format([counter])
 

@@ -48,7 +48,7 @@ def test_a_process_that_hangs_ends_and_shows_where(hang: str) -> None:
     assert "in blocked" in done.stderr
 
 
-async def test_the_alarm_is_set_again_as_long_as_the_loop_turns_and_off_at_the_end() -> None:
+async def test_the_timer_is_rearmed_while_the_loop_runs_and_disarmed_at_the_end() -> None:
     alarms: list[float] = []
     off: list[bool] = []
     task = asyncio.create_task(watchdog.watch(0.06, alarms.append, lambda: off.append(True)))

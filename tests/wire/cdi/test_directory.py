@@ -84,7 +84,7 @@ def test_writing_the_same_again_touches_nothing(directory: CdiDirectory) -> None
     assert resolved(directory) == "A=new"
 
 
-def test_temporary_files_are_nothing_a_runtime_reads(directory: CdiDirectory) -> None:
+def test_runtimes_ignore_temporary_files(directory: CdiDirectory) -> None:
     names: list[str] = []
     atomicfile.observers.append(lambda name, path: names.append(path) if name == "write" else None)
     try:
@@ -109,7 +109,7 @@ def test_a_crash_at_any_step_of_writing_leaves_the_old_or_the_new(directory: Cdi
     assert outcomes == ["A=old"] * 4 + ["A=new"] * 2
 
 
-def test_a_crash_at_any_step_of_the_first_writing_is_made_good(directory: CdiDirectory) -> None:
+def test_a_crash_at_any_step_of_the_first_write_is_repaired(directory: CdiDirectory) -> None:
     for survive in range(20):
         code = crash(directory, "write", survive)
         assert resolved(directory) in (None, "A=new")
@@ -124,7 +124,7 @@ def test_a_crash_at_any_step_of_the_first_writing_is_made_good(directory: CdiDir
     pytest.fail("never came to its end")
 
 
-def test_a_crash_while_removing_is_made_good(directory: CdiDirectory) -> None:
+def test_a_crash_during_removal_is_repaired(directory: CdiDirectory) -> None:
     for survive in range(3):
         directory.write("u1", spec())
         crash(directory, "remove", survive)
@@ -171,7 +171,7 @@ def test_ids_that_are_not_valid_file_names_are_rejected(directory: CdiDirectory,
         directory.write(id_, spec())
 
 
-def test_a_device_of_another_kind_is_refused(directory: CdiDirectory) -> None:
+def test_a_device_of_another_kind_is_rejected(directory: CdiDirectory) -> None:
     other = claim_spec("other/claim", "u", {"r": ContainerEdits(env=("A=1",))})
     with pytest.raises(CdiError, match="cannot hold a device of other/claim"):
         directory.write("u", other)
@@ -202,7 +202,7 @@ def test_a_full_disk_leaves_the_old_file(
     assert os.listdir(directory.path) == ["dra.cpu-claim_u1.json"]
 
 
-def test_a_directory_that_vanished_is_made_again(directory: CdiDirectory) -> None:
+def test_a_removed_directory_is_created_again(directory: CdiDirectory) -> None:
     directory.write("u1", spec())
     directory.remove("u1")
     os.rmdir(directory.path)

@@ -97,7 +97,7 @@ specs = st.builds(
 
 
 @given(specs)
-def test_what_is_written_is_read_back(spec: Spec) -> None:
+def test_specs_survive_a_round_trip(spec: Spec) -> None:
     data = encode_spec(spec)
     assert decode_spec(data) == spec
     assert spec_from_builtins(json.loads(data)) == spec
@@ -261,7 +261,10 @@ def with_edits(edits: ContainerEdits) -> Spec:
         (with_edits(ContainerEdits(env=("A=\0",))), "not NAME=value"),
         (with_edits(ContainerEdits(device_nodes=(CdiDeviceNode(path=""),))), "needs a path"),
         (with_edits(ContainerEdits(device_nodes=(CdiDeviceNode(path="/d", type="z"),))), "needs a path"),
-        (with_edits(ContainerEdits(device_nodes=(CdiDeviceNode(path="/d", permissions="x"),))), "are not rwm"),
+        (
+            with_edits(ContainerEdits(device_nodes=(CdiDeviceNode(path="/d", permissions="x"),))),
+            "are not rwm",
+        ),
         (with_edits(ContainerEdits(mounts=(CdiMount(host_path="", container_path="/"),))), "a mount needs"),
         (with_edits(ContainerEdits(hooks=(Hook(hook_name="never", path="/x"),))), "hook 'never'"),
         (with_edits(ContainerEdits(hooks=(Hook(hook_name="prestart", path="/x", env=("",)),))), "NAME=value"),
@@ -271,7 +274,7 @@ def with_edits(edits: ContainerEdits) -> Spec:
         ),
     ],
 )  # fmt: skip
-def test_what_a_runtime_refuses_is_refused_with_a_reason(spec: Spec, text: str) -> None:
+def test_invalid_specs_are_rejected_with_a_reason(spec: Spec, text: str) -> None:
     with pytest.raises(CdiError, match=text):
         check_spec(spec)
 
@@ -280,7 +283,7 @@ def test_what_a_runtime_refuses_is_refused_with_a_reason(spec: Spec, text: str) 
     "data",
     [b"", b"{", b"[]", b'{"cdiVersion":"0.3.0","kind":"v/c","devices":[],"new":1}', b"\xff"],
 )
-def test_files_that_are_no_specification(data: bytes) -> None:
+def test_files_that_are_not_specifications(data: bytes) -> None:
     with pytest.raises(CdiError):
         decode_spec(data)
 
@@ -305,12 +308,12 @@ def test_device_names_of_claims_lead_back_to_them(uid: str, request_name: str) -
 @pytest.mark.parametrize(
     "name", ["", "claim-", "claim-x", "claim-_r", "x_y", "claim-a_b_c", "claim-a_b/c"]
 )
-def test_other_names_lead_nowhere(name: str) -> None:
+def test_other_names_have_no_claim(name: str) -> None:
     assert parse_claim_device_name(name) is None
 
 
 @pytest.mark.parametrize("part", ["", "a/b", "a_b", "-a", "ä"])
-def test_odd_uids_and_requests_are_refused(part: str) -> None:
+def test_invalid_uids_and_requests_are_rejected(part: str) -> None:
     with pytest.raises(CdiError):
         claim_device_name(part, "r")
     with pytest.raises(CdiError):

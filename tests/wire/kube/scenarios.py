@@ -1,7 +1,7 @@
-"""What a client may rely on, as scenarios that run against the double and against a real server.
+"""API scenarios that run against the fake and against a real API server.
 
-Each takes a client and a word that no other scenario uses, and raises when the server or the client
-does not behave. That both runs pass is what makes the double a double.
+Each takes a client and a unique word, and fails when the server or the client misbehaves. Both runs
+together show that the fake behaves like the real server.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ async def test_a_rejected_token_is_tried_twice_and_no_more() -> None:
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_short_waits_are_waited_out(status: int) -> None:
+async def test_short_retry_delays_are_waited_for(status: int) -> None:
     naps = Naps()
     async with FakeApiServer() as server, Client(server.cluster(), sleep=naps) as client:
         server.add("nodes", {"metadata": {"name": "n"}})
@@ -80,7 +80,7 @@ async def test_short_waits_are_waited_out(status: int) -> None:
     assert naps.taken == [3.0, 3.0]
 
 
-async def test_patience_ends() -> None:
+async def test_the_number_of_retries_is_limited() -> None:
     naps = Naps()
     async with FakeApiServer() as server, Client(server.cluster(), sleep=naps) as client:
         server.plan(Fault(Trouble.ANSWER, status=429, retry_after=1), times=100)
@@ -91,7 +91,7 @@ async def test_patience_ends() -> None:
 
 
 @pytest.mark.parametrize(("asked", "told"), [(None, None), (60, 60.0)])
-async def test_long_waits_are_the_callers(asked: int | None, told: float | None) -> None:
+async def test_long_retry_delays_are_raised(asked: int | None, told: float | None) -> None:
     naps = Naps()
     async with FakeApiServer() as server, Client(server.cluster(), sleep=naps) as client:
         server.plan(Fault(Trouble.ANSWER, status=503, retry_after=asked))
@@ -101,7 +101,7 @@ async def test_long_waits_are_the_callers(asked: int | None, told: float | None)
     assert naps.taken == []
 
 
-async def test_server_faults_are_not_repeated() -> None:
+async def test_server_errors_are_not_retried() -> None:
     async with FakeApiServer() as server, Client(server.cluster()) as client:
         server.plan(Fault(Trouble.ANSWER, status=500), times=9)
         with pytest.raises(ServerError):
@@ -116,7 +116,7 @@ async def test_forbidden_names_the_missing_rule() -> None:
             await client.list(SLICES)
 
 
-async def test_an_odd_object_spoils_no_list() -> None:
+async def test_a_malformed_object_does_not_fail_a_list() -> None:
     async with FakeApiServer() as server, Client(server.cluster()) as client:
         server.add("deviceclasses", {"metadata": {"name": "good"}, "spec": {}})
         server.add("deviceclasses", {"metadata": {"name": "odd"}, "spec": {"selectors": 5}})
@@ -167,7 +167,7 @@ async def test_pages_that_expire_are_read_again_in_one_piece() -> None:
         (b"", ConnectionFailedError),
     ],
 )
-async def test_answers_that_are_none(data: bytes, error: type[kube.KubeError]) -> None:
+async def test_invalid_responses(data: bytes, error: type[kube.KubeError]) -> None:
     async with FakeApiServer() as server, Client(server.cluster()) as client:
         server.plan(Fault(Trouble.GARBAGE, data=data))
         with pytest.raises(error):
@@ -182,7 +182,7 @@ async def test_a_proxy_message_is_shown() -> None:
             await client.get(NODES, "n")
 
 
-async def test_a_late_answer_is_given_up() -> None:
+async def test_a_late_response_times_out() -> None:
     async with (
         FakeApiServer() as server,
         Client(server.cluster(), limits=HttpLimits(request_seconds=0.05)) as client,
@@ -192,7 +192,7 @@ async def test_a_late_answer_is_given_up() -> None:
             await client.get(NODES, "n")
 
 
-async def test_a_watch_that_outstays_its_time_is_given_up() -> None:
+async def test_a_watch_that_exceeds_its_timeout_is_ended() -> None:
     """A server that keeps a stream open and silent for ever is not believed for ever."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -212,7 +212,7 @@ async def test_a_watch_that_outstays_its_time_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("as_event", [False, True])
-async def test_a_forgotten_version_is_gone(as_event: bool) -> None:
+async def test_a_compacted_version_is_gone(as_event: bool) -> None:
     async with FakeApiServer() as server, Client(server.cluster()) as client:
         server.gone_as_event = as_event
         version = (await client.list(SLICES)).resource_version
@@ -241,7 +241,7 @@ def _raw(word: str) -> dict[str, object]:
     return raw
 
 
-async def test_who_asks_is_told() -> None:
+async def test_the_user_agent_is_sent() -> None:
     async with FakeApiServer() as server, Client(server.cluster(), component="dra.cpu") as client:
         await client.get_document("/version")
         assert server.requests[0].headers["user-agent"].startswith("dra.cpu/")

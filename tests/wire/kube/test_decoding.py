@@ -46,7 +46,7 @@ def encoded(depth: int, around: Any) -> bytes:
 
 @settings(max_examples=25, deadline=None)
 @given(VALUES)
-def test_what_lies_beside_a_deep_object_is_as_if_it_were_not_there(value: Any) -> None:
+def test_objects_next_to_a_deep_one_are_not_affected(value: Any) -> None:
     around = {"metadata": {"name": "plain"}, "value": value}
     depth = TOO_DEEP
     first, second = decoding.decode(encoded(depth, around))["items"]
@@ -57,13 +57,13 @@ def test_what_lies_beside_a_deep_object_is_as_if_it_were_not_there(value: Any) -
 
 
 @given(VALUES, st.integers(1, 150))
-def test_what_is_nested_less_is_whole(value: Any, depth: int) -> None:
+def test_shallower_objects_are_complete(value: Any, depth: int) -> None:
     data = json.dumps({"value": value, "nested": nested(depth)}).encode()
     assert b"".join(decoding._shallow(data)) == data
     assert decoding.decode(data) == json.loads(data)
 
 
-def test_only_what_is_too_deep_is_cut() -> None:
+def test_only_too_deep_values_are_cut() -> None:
     data = encoded(TOO_DEEP, {"after": [1, 2]})
     shallow = b"".join(decoding._shallow(data))
     assert len(shallow) < len(data)
@@ -77,7 +77,7 @@ def test_only_what_is_too_deep_is_cut() -> None:
 
 
 @pytest.mark.parametrize("data", [b"[" * 30000, b"[" * 30000 + b"]" * 29999, b"{", b'{"a":'])
-def test_what_is_no_json_is_an_error(data: bytes) -> None:
+def test_invalid_json_is_an_error(data: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         decoding.decode(data)
 

@@ -43,7 +43,7 @@ def test_kinds(code: int, reason: str, kind: type[errors.ApiError]) -> None:
     assert "list slices" in str(error)
 
 
-def test_forbidden_says_which_rule_is_missing() -> None:
+def test_forbidden_names_the_missing_rbac_rule() -> None:
     details = {"group": "resource.k8s.io", "kind": "resourceslices"}
     text = str(error_of({"message": "no", "details": details}, 403))
     assert "'list'" in text
@@ -76,7 +76,7 @@ def test_retry_after_is_read_from_the_details() -> None:
     ),
     st.integers(400, 599),
 )
-def test_any_answer_makes_an_error_with_the_status_code(document: Any, code: int) -> None:
+def test_any_response_makes_an_error_with_the_status_code(document: Any, code: int) -> None:
     error = error_of(document, code)
     assert error.code == code
     assert str(error)

@@ -97,7 +97,7 @@ async def test_a_connection_is_used_again() -> None:
         assert server.connections == 1
 
 
-async def test_chunked_and_informational_answers() -> None:
+async def test_chunked_and_informational_responses() -> None:
     chunked = (
         b"HTTP/1.1 103 Early Hints\r\n\r\n"
         b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{"\r\n5\r\na":1}\r\n0\r\n\r\n'
@@ -110,7 +110,7 @@ async def test_chunked_and_informational_answers() -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-async def test_a_kept_connection_that_died_is_replaced_where_repeating_is_harmless(
+async def test_idempotent_requests_are_retried_on_a_dead_connection(
     method: str,
 ) -> None:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -126,7 +126,7 @@ async def test_a_kept_connection_that_died_is_replaced_where_repeating_is_harmle
 
 
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
-async def test_what_must_not_happen_twice_is_not_repeated(method: str) -> None:
+async def test_requests_that_are_not_idempotent_are_not_retried(method: str) -> None:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await head(reader)
         writer.write(OK)
@@ -140,7 +140,7 @@ async def test_what_must_not_happen_twice_is_not_repeated(method: str) -> None:
         assert server.connections == 1
 
 
-async def test_a_half_read_answer_costs_the_connection() -> None:
+async def test_a_half_read_response_closes_the_connection() -> None:
     long = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + b"x" * 100_000
     async with serving(saying(long, OK)) as server:
         pool = pool_to(server)
@@ -183,7 +183,7 @@ async def test_heads_are_bounded() -> None:
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
     ],
 )
-async def test_answers_cut_short(answer: bytes) -> None:
+async def test_truncated_responses(answer: bytes) -> None:
     async with serving(saying(answer)) as server:
         pool = pool_to(server)
         with pytest.raises(ConnectionFailedError):
@@ -201,14 +201,14 @@ async def test_answers_cut_short(answer: bytes) -> None:
         b"\x16\x03\x01\x02\x00\r\n\r\n",
     ],
 )
-async def test_answers_that_are_no_http(answer: bytes) -> None:
+async def test_responses_that_are_not_http(answer: bytes) -> None:
     async with serving(saying(answer)) as server:
         pool = pool_to(server)
         with pytest.raises(ProtocolError):
             await fetch(pool)
 
 
-async def test_silence_has_an_end() -> None:
+async def test_a_silent_server_times_out() -> None:
     async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
@@ -218,14 +218,14 @@ async def test_silence_has_an_end() -> None:
             await fetch(pool)
 
 
-async def test_nobody_there() -> None:
+async def test_an_unreachable_server() -> None:
     async with serving(saying()) as server:
         pass
     with pytest.raises(ConnectionFailedError, match=r"127\.0\.0\.1"):
         await fetch(pool_to(server))
 
 
-async def test_closing_ends_what_is_under_way() -> None:
+async def test_closing_ends_requests_in_flight() -> None:
     async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await head(reader)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n")
@@ -249,7 +249,7 @@ async def test_a_request_cannot_be_split_by_its_target() -> None:
                 pass
 
 
-async def test_fuzz_of_answers(scale: int) -> None:
+async def test_fuzz_of_responses(scale: int) -> None:
     """Damaged answers over a real socket: a result or an error of ours, never anything else."""
     rng = random.Random(7)
     good = (

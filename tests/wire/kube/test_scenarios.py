@@ -1,4 +1,4 @@
-"""The client against the double; ``tests/e2e/test_apiserver.py`` runs the same for real."""
+"""The scenarios against the fake; ``tests/e2e/test_apiserver.py`` runs them against a real server."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ async def test_no_claims_no_outcomes():
     assert await serve_claims([], succeed, 1) == {}
 
 
-async def test_cancellation_waits_for_the_work_to_wind_up():
+async def test_cancellation_waits_for_the_work():
     begun, undone = asyncio.Event(), []
 
     async def work(claim):
@@ -122,7 +122,7 @@ async def test_cancellation_waits_for_the_work_to_wind_up():
     assert undone == ["uid"]
 
 
-async def test_work_that_ignores_cancellation_does_not_hold_up_the_answer(caplog):
+async def test_work_that_ignores_cancellation_does_not_delay_the_response(caplog):
     release = asyncio.Event()
 
     async def work(claim):

@@ -23,7 +23,7 @@ def test_repeated_at_a_third_of_the_shortest_timeout(timeouts, seconds):
     assert repeat_after([device("d", timeout) for timeout in timeouts]) == seconds
 
 
-async def test_a_listener_hears_nothing_before_the_first_report_then_each_newest():
+async def test_a_listener_gets_nothing_before_the_first_report_then_each_newest():
     feed = HealthFeed()
     reports = feed.reports()
     first = asyncio.ensure_future(anext(reports))
@@ -46,7 +46,7 @@ async def test_the_report_is_repeated(monkeypatch):
     await reports.aclose()
 
 
-async def test_a_report_nobody_renews_is_told_no_more(monkeypatch):
+async def test_an_expired_report_is_not_repeated(monkeypatch):
     """Whoever looks after the devices hangs: the kubelet shall not take silence for good health."""
     now = [100.0]
     monkeypatch.setattr(health, "monotonic", lambda: now[0])
@@ -68,7 +68,7 @@ async def test_a_report_nobody_renews_is_told_no_more(monkeypatch):
     await newcomer.aclose()
 
 
-async def test_all_listeners_hear_the_same():
+async def test_all_listeners_get_the_same_reports():
     feed = HealthFeed()
     feed.publish([device("a")])
     listeners = [feed.reports() for _ in range(3)]

@@ -12,7 +12,7 @@ from tests.wire.kubelet.conftest import Recorder
 grpc = pytest.importorskip("grpc", reason="grpcio comes with the development tools")
 
 
-async def test_grpcio_talks_to_both_sockets(root):
+async def test_grpcio_works_with_both_sockets(root):
     plugin = KubeletPlugin("dra.example.com", Recorder(), kubelet_root=root)
     await plugin.start_service()
     await plugin.register()

@@ -43,7 +43,7 @@ async def started(root):
     await plugin.close()
 
 
-async def test_service_answers_before_the_registration_socket_exists(root):
+async def test_the_service_works_before_the_registration_socket_exists(root):
     plugin = plugin_at(root)
     await plugin.start_service()
     assert not os.path.exists(plugin.registration_path)
@@ -57,7 +57,7 @@ async def test_service_answers_before_the_registration_socket_exists(root):
 
 
 @pytest.mark.parametrize("turns", range(8))
-async def test_told_to_stop_while_it_registers_it_leaves_nothing(root, turns):
+async def test_a_stop_during_the_registration_leaves_nothing_behind(root, turns):
     plugin = plugin_at(root)
     await plugin.start_service()
     registering = asyncio.create_task(plugin.register())
@@ -87,7 +87,7 @@ async def test_info_names_driver_endpoint_and_services_newest_first(started):
     ]
 
 
-async def test_acceptance_and_rejection_are_remembered(root):
+async def test_acceptance_and_rejection_are_recorded(root):
     plugin = plugin_at(root)
     await plugin.start_service()
     await plugin.register()
@@ -186,7 +186,7 @@ async def test_calls_are_numbered_and_reported(root):
     await plugin.close()
 
 
-async def test_a_claim_that_hangs_is_answered_before_the_deadline_and_alone(root):
+async def test_a_hanging_claim_fails_alone_before_the_deadline(root):
     cancelled = asyncio.Event()
 
     class Driver(Recorder):
@@ -209,7 +209,7 @@ async def test_a_claim_that_hangs_is_answered_before_the_deadline_and_alone(root
     await plugin.close()
 
 
-async def test_a_client_that_goes_away_cancels_the_work(root):
+async def test_a_disconnected_client_cancels_the_work(root):
     begun, cancelled = asyncio.Event(), asyncio.Event()
 
     class Driver(Recorder):
@@ -284,7 +284,7 @@ async def test_closing_ends_open_health_streams_and_connections(root):
     await plugin.close()
 
 
-async def test_a_second_instance_does_not_steal_the_sockets_of_a_living_one(started, root):
+async def test_a_second_instance_does_not_take_the_sockets_of_a_live_one(started, root):
     with pytest.raises(SocketInUseError, match="instance UID"):
         await plugin_at(root).start_service()
     async with client_of(started.service_path) as client:
@@ -405,7 +405,7 @@ async def test_other_users_cannot_connect(started):
     assert os.stat(started.registration_path).st_mode & 0o077 == 0
 
 
-async def test_ended_calls_are_not_remembered_for_ever():
+async def test_finished_calls_are_not_kept_forever():
     assert H2Connection().MAX_CLOSED_STREAMS == 1024
 
 

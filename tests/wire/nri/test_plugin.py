@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from drakit.testing.runtime import FakeRuntime, RuntimeFailure
+from drakit.testing.runtime import FakeRuntime, FakeRuntimeError
 from drakit.testing.runtime_releases import (
     CONTAINERD_1_7,
     CONTAINERD_2_3,
     CONTAINERD_2_4,
     EVERY_RELEASE,
-    RuntimeRelease,
+    FakeRuntimeRelease,
 )
 from drakit.testing.stream_server import serving_unix
 from drakit.wire.nri import nri_pb2
@@ -136,7 +136,7 @@ async def running(
 
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
-async def test_every_release_sends_the_same_events(path: str, release: RuntimeRelease) -> None:
+async def test_every_release_sends_the_same_events(path: str, release: FakeRuntimeRelease) -> None:
     handler = Recorder()
     async with FakeRuntime(path, release=release) as runtime, running(path, handler):
         assert await runtime.plugin_ready() == "10-demo"
@@ -194,7 +194,9 @@ async def test_an_update_for_the_same_container_overrides_the_request(path: str)
 
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
-async def test_a_split_synchronize_has_the_same_result(path: str, release: RuntimeRelease) -> None:
+async def test_a_split_synchronize_has_the_same_result(
+    path: str, release: FakeRuntimeRelease
+) -> None:
     handler = Recorder()
     async with FakeRuntime(path, release=release, message_limit=4000) as runtime:
         pods = [await runtime.run_pod(f"pod{n}") for n in range(30)]
@@ -271,7 +273,7 @@ async def test_a_hanging_handler_rejects_the_container_and_keeps_the_connection(
     async with FakeRuntime(path, request_timeout=LATE) as runtime, running(path, handler):
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
-        with pytest.raises(RuntimeFailure, match="not decided before the runtime's deadline"):
+        with pytest.raises(FakeRuntimeError, match="not decided before the runtime's deadline"):
             await runtime.create(pod.id, "app")
         assert not runtime.drops
         assert runtime.plugins == ["10-demo"]
@@ -283,7 +285,7 @@ async def test_a_late_answer_is_dropped(path: str) -> None:
     async with FakeRuntime(path, request_timeout=LATE) as runtime, running(path, handler):
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
-        with pytest.raises(RuntimeFailure, match="not decided"):
+        with pytest.raises(FakeRuntimeError, match="not decided"):
             await runtime.create(pod.id, "app")
         handler.release.set()
         await handler.ended.wait()
@@ -329,7 +331,7 @@ async def test_a_handler_is_called_when_its_answer_is_too_late(
     async with FakeRuntime(path, request_timeout=LATE) as runtime, running(path, handler):
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
-        with pytest.raises(RuntimeFailure, match="not decided"):
+        with pytest.raises(FakeRuntimeError, match="not decided"):
             await runtime.create(pod.id, "app")
         await handler.late.wait()
         assert handler.lost == [handler.answer]
@@ -354,7 +356,7 @@ async def test_only_late_answers_are_reported_as_undelivered(path: str, in_time:
             await runtime.create(pod.id, "app")
             assert handler.lost == []
         else:
-            with pytest.raises(RuntimeFailure, match="not decided"):
+            with pytest.raises(FakeRuntimeError, match="not decided"):
                 await runtime.create(pod.id, "app")
             handler.release.set()
             await handler.ended.wait()
@@ -391,7 +393,7 @@ def test_a_program_that_is_stuck_still_rejects_in_time(path: str) -> None:
             await runtime.plugin_ready()
             pod = await runtime.run_pod("web")
             try:
-                with pytest.raises(RuntimeFailure, match="not decided"):
+                with pytest.raises(FakeRuntimeError, match="not decided"):
                     await runtime.create(pod.id, "app")
                 assert not runtime.drops
             except BaseException as error:
@@ -435,7 +437,7 @@ async def test_exceptions_reject_the_container(path: str, problem: Exception, te
     async with FakeRuntime(path) as runtime, running(path, Raising(problem)):
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
-        with pytest.raises(RuntimeFailure, match=text):
+        with pytest.raises(FakeRuntimeError, match=text):
             await runtime.create(pod.id, "app")
         assert not runtime.drops
 
@@ -449,7 +451,7 @@ async def test_starting_can_be_rejected(path: str) -> None:
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
         container = await runtime.create(pod.id, "app")
-        with pytest.raises(RuntimeFailure, match="missed"):
+        with pytest.raises(FakeRuntimeError, match="missed"):
             await runtime.start(container.id)
 
 
@@ -472,7 +474,7 @@ async def test_answers_the_runtime_would_choke_on_are_not_sent(
     async with FakeRuntime(path) as runtime, running(path, Wrong()):
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
-        with pytest.raises(RuntimeFailure, match="update for container"):
+        with pytest.raises(FakeRuntimeError, match="update for container"):
             await runtime.create(pod.id, "app")
         assert text
 
@@ -483,7 +485,7 @@ async def test_an_oversize_answer_rejects_the_container_and_keeps_the_connection
     async with FakeRuntime(path, request_timeout=30) as runtime, running(path, handler):
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
-        with pytest.raises(RuntimeFailure, match="longer than ttrpc allows"):
+        with pytest.raises(FakeRuntimeError, match="longer than ttrpc allows"):
             await runtime.create(pod.id, "app")
         handler.answer = Adjustment(env={"LARGE": "x" * (3 << 20)})
         assert len((await runtime.run(pod.id, "app")).env["LARGE"]) == 3 << 20
@@ -491,7 +493,9 @@ async def test_an_oversize_answer_rejects_the_container_and_keeps_the_connection
 
 
 @pytest.mark.parametrize("release", [CONTAINERD_1_7, CONTAINERD_2_4], ids=str)
-async def test_a_failed_synchronization_is_tried_again(path: str, release: RuntimeRelease) -> None:
+async def test_a_failed_synchronization_is_tried_again(
+    path: str, release: FakeRuntimeRelease
+) -> None:
     class Once(Recorder):
         async def synchronize(
             self, pods: Sequence[PodSandbox], containers: Sequence[NriContainer]
@@ -570,7 +574,7 @@ async def test_updates_are_pushed_one_container_a_call(path: str) -> None:
 
 @pytest.mark.parametrize("release", [r for r in EVERY_RELEASE if r is not CONTAINERD_2_4], ids=str)
 async def test_nothing_is_pushed_to_a_runtime_that_could_wedge(
-    path: str, release: RuntimeRelease
+    path: str, release: FakeRuntimeRelease
 ) -> None:
     async with FakeRuntime(path, release=release) as runtime, running(path, Recorder()) as plugin:
         await runtime.plugin_ready()

@@ -36,9 +36,9 @@ def test_a_stale_or_orphaned_file_is_reported_and_repaired(
     orphan.parent.mkdir()
     orphan.write_text("")
     assert tool.main(["--check"]) == 1
-    told = capsys.readouterr().err
-    assert "src/drakit/wire/nri/nri_pb2.py is not what its .proto says" in told
-    assert "src/drakit/old_pb2.py has no .proto any more" in told
+    reported = capsys.readouterr().err
+    assert "src/drakit/wire/nri/nri_pb2.py does not match its .proto" in reported
+    assert "src/drakit/old_pb2.py no longer has a .proto" in reported
     assert tool.main([]) == 0
     assert not orphan.exists()
     assert tool.main(["--check"]) == 0

@@ -19,6 +19,7 @@ from typing import Final
 
 from drakit.cli.demo_node import DemoError, DemoNode, demo_node
 from drakit.core.cpuset import CpuSet
+from drakit.draw.layout import wrap
 from drakit.draw.machine_map import draw
 from drakit.draw.machine_words import summary
 from drakit.draw.terminal import BOLD, DIM, Terminal
@@ -182,7 +183,8 @@ async def _too_much(node: DemoNode, stage: Stage) -> None:
     )
     explanation = node.explain("greedy", 40)
     for line in explanation:
-        stage.say(f"    {line}")
+        for part in wrap(line, stage.terminal.width - 4):
+            stage.say(f"    {part}")
     stage.check("the explanation states what is missing and what would help", len(explanation) >= 2)
 
 

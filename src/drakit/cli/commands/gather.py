@@ -23,9 +23,9 @@ from drakit.cli.commands.doctor import examine
 from drakit.cli.documents import format_document
 from drakit.cli.driver_settings import DriverSettings, add_options, ask_driver, driver_settings
 from drakit.cli.errors import CliError
+from drakit.core.bootrecord import boot_id
 from drakit.core.objects import to_builtins
-from drakit.drivers.cpu.config import CpuSettings
-from drakit.kit.claims.checkpoint import boot_id
+from drakit.drivers.models.cpu_settings import CpuSettings
 from drakit.kit.claims.checkpoint_files import checkpoint_files
 from drakit.kit.config.settings import settings_of
 from drakit.kit.slices.preview import preview_slices

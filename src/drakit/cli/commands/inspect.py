@@ -14,11 +14,12 @@ from drakit.core.cpuset import EMPTY, CpuSet
 from drakit.core.text import align, human_bytes
 from drakit.draw.layout import wrap
 from drakit.draw.terminal import BOLD, Terminal
-from drakit.drivers.cpumem.driver import CpuMem
+from drakit.drivers.cpumem.driver import CpuMemDriver
 from drakit.drivers.cpumem.hugepages.settings import configuration_warnings
 from drakit.drivers.cpumem.hugepages.sizes import size_name
-from drakit.drivers.cpumem.kinds import CPU, Kind
+from drakit.drivers.cpumem.kinds import CPU
 from drakit.drivers.cpumem.settings import CpuMemConfig
+from drakit.drivers.models.resource import CapacityKind
 from drakit.kit.config.settings import ConfigurationError, add_flags, resolve
 from drakit.local.node_programs import current_cpumem_driver
 from drakit.machine.model import Machine, NumaNode
@@ -86,10 +87,9 @@ def _config(options: argparse.Namespace) -> CpuMemConfig:
         raise CliError(str(error), "`dra-driver-cpumem --help` lists every setting") from None
 
 
-def inspect_document(driver: CpuMem, root: str = "/") -> Document:
+def inspect_document(driver: CpuMemDriver, root: str = "/") -> Document:
     """Return everything that is shown as plain dictionaries, lists, strings and numbers."""
-    inventory = driver.inventory
-    machine = inventory.machine
+    machine = driver.cpus.machine
     return {
         "layoutVersion": LAYOUT,
         "kernel": machine.kernel_release,
@@ -99,13 +99,13 @@ def inspect_document(driver: CpuMem, root: str = "/") -> Document:
         "hugepages": _machine_pools(machine, root),
         "devices": [
             {
-                "name": place.device,
-                "numaNodes": str(CpuSet(stock.node for stock in place.zone.stocks)),
-                "offered": _amounts(place.amounts.items()),
+                "name": device.name,
+                "numaNodes": str(CpuSet(device.group.nodes)),
+                "offered": _amounts(device.amounts.items()),
             }
-            for place in driver.places
+            for device in driver.devices
         ],
-        "warnings": [*inventory.warnings, *configuration_warnings(inventory.config.hugepages, machine)],
+        "warnings": [*driver.warnings, *configuration_warnings(driver.memory.config.hugepages, machine)],
     }
 
 
@@ -120,13 +120,14 @@ def _cgroups(machine: Machine) -> Document:
     }
 
 
-def _node(driver: CpuMem, node: NumaNode) -> Document:
-    inventory = driver.inventory
-    stock = inventory.stock_of[node.id]
+def _node(driver: CpuMemDriver, node: NumaNode) -> Document:
+    memory = driver.memory
+    (here,) = (each for each in driver.localities if each.numa_node == node.id)
+    offered = {CPU: len(here.cpus)} if here.cpus else {}
     return {
         "id": node.id,
-        "cpus": str(inventory.machine.node_cpus.get(node.id, EMPTY)),
-        "memoryOnly": stock.memory_only,
+        "cpus": str(driver.cpus.machine.node_cpus.get(node.id, EMPTY)),
+        "memoryOnly": here.memory_only,
         "distances": {str(other): distance for other, distance in sorted(node.distances.items())},
         "memory": {
             "total": node.memory_bytes,
@@ -140,17 +141,20 @@ def _node(driver: CpuMem, node: NumaNode) -> Document:
                 "total": pool.total,
                 "free": pool.free,
                 "surplus": pool.surplus,
-                "growth": inventory.growth.get(node.id, {}).get(pool.size_bytes, 0),
-                "withheld": inventory.withheld(node.id, pool.size_bytes),
+                "growth": memory.growth.get(node.id, {}).get(pool.size_bytes, 0),
+                "withheld": memory.withheld(node.id, pool.size_bytes),
             }
             for pool in node.hugepages
         ],
-        "reserved": _amounts(inventory.reserved.get(node.id, {}).items()),
-        "offered": {"cpus": str(stock.cpus), **_amounts(stock.amounts.items())},
+        "reserved": _amounts(memory.reserved.get(node.id, {}).items()),
+        "offered": {
+            "cpus": str(here.cpus),
+            **_amounts({**offered, **memory.offered[node.id]}.items()),
+        },
     }
 
 
-def _amounts(amounts: Iterable[tuple[Kind, int]]) -> dict[str, int]:
+def _amounts(amounts: Iterable[tuple[CapacityKind, int]]) -> dict[str, int]:
     return {kind.name: amount for kind, amount in amounts}
 
 
@@ -179,9 +183,9 @@ def _machine_pools(machine: Machine, root: str) -> list[Document]:
     return found
 
 
-def report(driver: CpuMem, document: Document, terminal: Terminal) -> str:
+def report(driver: CpuMemDriver, document: Document, terminal: Terminal) -> str:
     """Return the same as text: memory, hugepages, devices and warnings."""
-    machine = driver.inventory.machine
+    machine = driver.cpus.machine
     blocks = [
         _system(document),
         _heading(terminal, "memory", _memory_rows(machine)),
@@ -234,18 +238,16 @@ def _pool_rows(document: Document) -> list[tuple[str, ...]]:
     return rows
 
 
-def _offer_rows(driver: CpuMem) -> list[tuple[str, ...]]:
-    places = driver.places
-    kinds = sorted(
-        {kind for place in places for kind in place.amounts}, key=lambda k: (k.page_size or 0, k)
-    )
+def _offer_rows(driver: CpuMemDriver) -> list[tuple[str, ...]]:
+    kinds = [kind for resource in driver.resources for kind in resource.kinds]
+    kinds = [kind for kind in kinds if any(kind in each.amounts for each in driver.devices)]
     rows: list[tuple[str, ...]] = [("DEVICE", *(kind.name for kind in kinds))]
-    for place in places:
+    for device in driver.devices:
         cells = []
         for kind in kinds:
-            amount = place.amounts.get(kind, 0)
+            amount = device.amounts.get(kind, 0)
             cells.append(str(amount) if kind == CPU else _shown(amount))
-        rows.append((place.device, *cells))
+        rows.append((device.name, *cells))
     return rows
 
 

@@ -25,7 +25,7 @@ from drakit.core.objects import ResourceClaim
 from drakit.core.quantity import Quantity
 from drakit.core.text import cpu_list
 from drakit.draw.terminal import Terminal
-from drakit.drivers.cpumem.desired import desired
+from drakit.drivers.cpumem.container_memory import container_memory
 from drakit.drivers.cpumem.hugepages.sizes import parse_size
 from drakit.drivers.cpumem.kinds import CPU, MEMORY, hugepages
 from drakit.drivers.models.node_driver import NodeDriver
@@ -228,7 +228,7 @@ def _desired(driver: NodeDriver, node: LocalNode, uses: tuple[ClaimUse, ...]) ->
 
 def _limits(driver: NodeDriver, uses: tuple[ClaimUse, ...]) -> dict[str, str]:
     """Return the cgroup files for the claimed memory and hugepages."""
-    wanted = desired(uses)
+    wanted = container_memory(uses)
     counted = driver.cpus.machine.cgroups.memory_hugetlb_accounting
     charged = sum(wanted.pages.values()) if counted else 0
     return confine.memory_limits(wanted.memory, wanted.pages, charged=charged)

@@ -1,1 +1,1 @@
-"""The CPU driver: exclusive CPUs, handed out one by one or as amounts of a group."""
+"""``dra-driver-cpu``: exclusive CPUs, as single devices or as amounts of a group."""

@@ -1,35 +1,42 @@
-"""From configuration to driver: which resource model, decided once."""
+"""CPU driver of a configuration: the grouped or the individual model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from drakit.drivers.cpu.config import CpuConfig, DeviceMode, GroupBy
-from drakit.drivers.models.cpus import NodeCpus
-from drakit.drivers.models.grouped import (
-    GroupedCpus,
-    Grouping,
-    by_machine,
-    by_numa_node,
-    by_socket,
-)
+from drakit.drivers.cpu.config import CpuConfig, DeviceMode
+from drakit.drivers.models.cpu_resource import CpuResource
+from drakit.drivers.models.cpus import CDI_KIND, DRIVER, NodeCpus
+from drakit.drivers.models.grouped import GroupedDriver
+from drakit.drivers.models.groups import ResourceGroup, cpu_localities
 from drakit.drivers.models.individual import IndividualCpus
+from drakit.drivers.models.node_driver import NodeDriver
+from drakit.drivers.models.resource import CapacityKind, GroupDevice
 from drakit.machine.model import Machine
 
-CpuDriver = GroupedCpus | IndividualCpus
+CPU: Final = CapacityKind(DRIVER, "cpu", least=1)
 
-_GROUPINGS: Final[Mapping[GroupBy, Grouping]] = {
-    "numanode": by_numa_node,
-    "socket": by_socket,
-    "machine": by_machine,
-}
-_MODELS: Final[Mapping[DeviceMode, Callable[[NodeCpus], CpuDriver]]] = {
-    "grouped": lambda node: GroupedCpus(node, _GROUPINGS[node.config.group_by]),
+
+def _layout(group: ResourceGroup, amounts: Mapping[CapacityKind, int]) -> Iterable[GroupDevice]:
+    """Devices named like the Go driver's: ``cpudevnuma000``, ``cpudevsocket000``, ``cpudevmachine``."""
+    number = "" if group.scope == "machine" else f"{group.number:03d}"
+    yield GroupDevice(f"cpudev{group.scope}{number}", group, amounts)
+
+
+def _grouped(cpus: NodeCpus) -> NodeDriver:
+    resources = (CpuResource(cpus, CPU),)
+    return GroupedDriver(
+        DRIVER, CDI_KIND, cpus, resources, cpu_localities(cpus), cpus.config.group_by, _layout
+    )
+
+
+_MODELS: Final[Mapping[DeviceMode, Callable[[NodeCpus], NodeDriver]]] = {
+    "grouped": _grouped,
     "individual": IndividualCpus,
 }
 
 
-def cpu_driver(config: CpuConfig, machine: Machine) -> CpuDriver:
-    """The CPU driver for a machine. Pure: never fails, ``driver.warnings`` tells doubts."""
+def cpu_driver(config: CpuConfig, machine: Machine) -> NodeDriver:
+    """The CPU driver for a machine. Pure and total: problems are in ``driver.warnings``."""
     return _MODELS[config.cpu_device_mode](NodeCpus(machine, config))

@@ -1,1 +1,1 @@
-"""The CPU and memory driver: CPUs, memory and hugepages of a NUMA node, together in one claim."""
+"""``dra-driver-cpumem``: CPUs, memory and hugepages of a NUMA node in one claim."""

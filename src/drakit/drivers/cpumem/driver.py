@@ -1,138 +1,98 @@
-"""The CPU and memory driver: one inventory, a grouping and a layout, chosen once."""
+"""CPU and memory driver of a configuration: the grouped model over CPUs, memory and hugepages."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import ClassVar, Final
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-from drakit.core.quantity import Quantity
-from drakit.drivers.cpumem.assign import assign
-from drakit.drivers.cpumem.combined import combined
-from drakit.drivers.cpumem.enforce import container_resources
-from drakit.drivers.cpumem.inventory import Inventory, PagesOfNodes
-from drakit.drivers.cpumem.kinds import CDI_KIND, CPU, DRIVER, amount_key
-from drakit.drivers.cpumem.offer import device
-from drakit.drivers.cpumem.places import Layout, Place
-from drakit.drivers.cpumem.settings import CpuMemConfig, LayoutName
-from drakit.drivers.cpumem.split import split
-from drakit.drivers.cpumem.zones import GROUPINGS, Grouping
-from drakit.drivers.models.cpus import NodeCpus
+from drakit.core.cpuset import EMPTY
+from drakit.drivers.cpumem.kinds import CDI_KIND, CPU, DRIVER
+from drakit.drivers.cpumem.layouts import LAYOUTS
+from drakit.drivers.cpumem.memory import MemoryResource, PagesByNode
+from drakit.drivers.cpumem.settings import CpuMemConfig
+from drakit.drivers.models.cpu_resource import CpuResource
+from drakit.drivers.models.cpus import CPU_NUMBERS, NodeCpus
+from drakit.drivers.models.grouped import GroupedDriver
+from drakit.drivers.models.groups import node_localities
 from drakit.drivers.models.memory_policy import Knob, MemoryQosPolicy
-from drakit.drivers.models.node_driver import NodeAmount
-from drakit.kit.driver import (
-    Assignment,
-    Claim,
-    ContainerView,
-    DesiredResources,
-    Offer,
-    PoolOffer,
-    PreparedClaim,
-    PreparedClaims,
-)
+from drakit.kit.driver import PreparedClaims
+from drakit.kit.telemetry.metrics import Gauge
 from drakit.machine.model import Machine
 
-LAYOUTS: Final[Mapping[LayoutName, Layout]] = {"combined": combined, "split": split}
 
+@dataclass(frozen=True, kw_only=True)
+class CpuMemDriver(GroupedDriver):
+    """The grouped driver with a memory resource."""
 
-@dataclass(frozen=True)
-class CpuMem:
-    """Hands out CPUs, memory and hugepages by NUMA node. Immutable; what is derived is kept."""
-
-    inventory: Inventory
-    grouping: Grouping
-    layout: Layout
-    memory_policy: MemoryQosPolicy = MemoryQosPolicy(mode="off")
-    name: str = field(default=DRIVER, init=False)
-    cdi_kind: str = field(default=CDI_KIND, init=False)
-    cpuset_kinds: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    memory: MemoryResource
 
     @property
-    def cpus(self) -> NodeCpus:
-        """The node's CPUs."""
-        return self.inventory.cpus
+    def memory_policy(self) -> MemoryQosPolicy:
+        """Memory protection and hugepage limits that the driver enforces."""
+        return self.memory.policy
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Settings that do not fit this machine."""
-        return self.inventory.warnings
-
-    @property
-    def node_amounts(self) -> tuple[NodeAmount, ...]:
-        """Memory and hugepages offered, by NUMA node."""
-        return tuple(
-            NodeAmount(stock.node, kind.node_resource, amount_key(stock.node, kind), amount)
-            for stock in self.inventory.stocks
-            for kind, amount in stock.amounts.items()
-            if kind != CPU
-        )
-
-    def consumption(self, claim: PreparedClaim) -> dict[str, dict[str, Quantity]]:
-        """How much of each capacity of each device *claim* holds."""
-        cpus, held = claim.exclusive(CPU.name), PreparedClaims([claim])
-        return {
-            place.device: {
-                kind.key: kind.quantity(
-                    len(place.zone.cpus & cpus)
-                    if kind == CPU
-                    else sum(held.amount(amount_key(s.node, kind)) for s in place.zone.stocks)
-                )
-                for kind in place.amounts
-            }
-            for place in self.places
-        }
-
-    @cached_property
-    def places(self) -> tuple[Place, ...]:
-        """The devices and what stands behind each."""
-        return self.layout(self.grouping(self.inventory))
-
-    def offer(self) -> Offer:
-        """One multi-allocatable device per place, with the limits of every NUMA node."""
-        devices = tuple(device(self.inventory, place) for place in self.places)
-        return Offer(pools=(PoolOffer(devices),), limits=self.inventory.limits)
-
-    def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
-        """CPUs as the CPU driver chooses them, memory and hugepages near them."""
-        return assign(self.inventory, self.places, claim, prepared_claims)
-
-    def enforce(
-        self, container: ContainerView, prepared_claims: PreparedClaims
-    ) -> DesiredResources:
-        """What was claimed for who has claims; the shared CPUs for all others."""
-        return container_resources(self.inventory, self.memory_policy, container, prepared_claims)
+    def gauges(self, prepared_claims: PreparedClaims) -> Iterable[Gauge]:
+        """Capacity and claims by NUMA node and kind, then the metrics of the resources."""
+        held = prepared_claims.exclusive(CPU_NUMBERS)
+        rows = [
+            (each.numa_node, CPU.name, len(each.cpus), len(held & each.cpus))
+            for each in self.localities
+            if each.cpus
+        ] + [
+            (each.numa_node, each.kind, each.offered, prepared_claims.amount(each.key))
+            for each in self.node_amounts
+        ]
+        for node, kind, offered, claimed in sorted(rows, key=lambda row: row[0]):
+            labels = (("numa_node", str(node)), ("kind", kind))
+            yield Gauge("capacity", "CPUs, or bytes of a kind, offered to claims.", offered, labels)
+            yield Gauge("claimed", "CPUs, or bytes of a kind, held by claims.", claimed, labels)
+        yield from super().gauges(prepared_claims)
 
 
 def cpumem_driver(
     config: CpuMemConfig,
     machine: Machine,
     *,
-    held_by_others: PagesOfNodes | None = None,
-    growth: PagesOfNodes | None = None,
-    possible_growth: PagesOfNodes | None = None,
+    held_by_others: PagesByNode | None = None,
+    growth: PagesByNode | None = None,
+    possible_growth: PagesByNode | None = None,
     policy: MemoryQosPolicy | None = None,
-) -> CpuMem:
-    """The driver for a machine. Pure: never fails, ``driver.warnings`` tells doubts.
+) -> CpuMemDriver:
+    """The driver for a machine. Pure and total: problems are in ``driver.warnings``.
 
-    *held_by_others* are hugepages in use at start that are not of our claims, *growth* those that may
-    be added on demand, *possible_growth* those of them that the kernel seems to have (all, if not
-    given); by NUMA node and page size in bytes. *policy* is what the settings say
-    about memory protection and limits, less what the kubelet does itself.
+    *held_by_others* are hugepages in use at start except by our claims, *growth* those that can be
+    added on demand, *possible_growth* the part of them that the kernel is expected to provide (default:
+    all); by NUMA node and page size in bytes. *policy* is the configured Memory QoS policy without
+    what the kubelet does itself (default: as configured).
     """
-    inventory = Inventory(machine, config, held_by_others or {}, growth or {}, possible_growth)
-    return CpuMem(
-        inventory,
-        GROUPINGS[config.group_by],
-        LAYOUTS[config.layout],
+    cpus = NodeCpus(machine, config)
+    memory = MemoryResource(
+        cpus,
+        config,
         policy or configured_policy(config, machine),
+        held_by_others or {},
+        growth or {},
+        possible_growth,
+    )
+    # Memory is bound by what was claimed of it. CPUs of another driver are not offered.
+    resources = (CpuResource(cpus, CPU, config.manage_cpus, binds_memory=False), memory)
+    offered = cpus.offered if config.manage_cpus else EMPTY
+    return CpuMemDriver(
+        DRIVER,
+        CDI_KIND,
+        cpus,
+        resources,
+        node_localities(cpus, offered),
+        config.group_by,
+        LAYOUTS[config.layout],
+        memory=memory,
     )
 
 
 def configured_policy(config: CpuMemConfig, machine: Machine) -> MemoryQosPolicy:
-    """Memory protection and limits by the settings alone.
+    """The Memory QoS policy of the settings alone.
 
-    Where claims are counted as the node's own (KEP-5517) the kubelet sets the hugepage limits.
+    Where claims are counted as the node's own resources (KEP-5517), the kubelet limits hugepages.
     """
     mapped = config.publish_node_allocatable_resource_mapping
     return MemoryQosPolicy(

@@ -1,8 +1,4 @@
-"""What a node must have for memory and hugepages to be guaranteed, looked at once.
-
-For ``dra-driver-cpumem --check`` and ``drakit doctor``. Nothing is changed, least of all the container
-runtime: what is missing is named, with the way to get it.
-"""
+"""Checks of a node for memory and hugepage guarantees, for ``--check`` and ``drakit doctor``. Reads only."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ from drakit.machine.discover import discover
 from drakit.machine.model import Machine
 
 CGROUP2_MAGIC: Final = 0x63677270
-"""What ``statfs`` calls a cgroup2 file system (``CGROUP2_SUPER_MAGIC``)."""
+"""The type of a cgroup2 file system in ``statfs`` (``CGROUP2_SUPER_MAGIC``)."""
 CONTROLLERS: Final = {
     "cpuset": "CPUs and memory nodes",
     "memory": "memory protection",
@@ -29,6 +25,7 @@ CONTROLLERS: Final = {
 }
 _LEAST_KERNEL: Final = (5, 9)
 _ADVISED_KERNEL: Final = (5, 15)
+_KUBEPODS: Final = re.compile(r"(?:.*-)?kubepods(?:\.slice)?")
 
 Magic = Callable[[str], int | None]
 
@@ -36,22 +33,30 @@ Magic = Callable[[str], int | None]
 def findings(
     config: CpuMemConfig, kubelet_config: str | None = None, magic: Magic | None = None
 ) -> Iterator[CheckResult]:
-    """All findings about this node, quick ones first. *magic* tells the kind of a file system."""
+    """All results for this node, quick ones first. *magic* reads the type of a file system."""
     machine = discover(config.sysfs_root)
     yield from about_cgroups(config, machine, magic or filesystem_magic)
-    yield about_kernel(machine)
+    yield about_kernel(machine.kernel_release)
     yield from about_hugepages(config, machine)
     yield from about_kubelet(config, KubeletFiles.of(config, kubelet_config))
+
+
+def _problem(subject: str, problem: str, remedy: str) -> CheckResult:
+    return CheckResult(subject, "", problem, remedy)
+
+
+def _note(subject: str, note: str, remedy: str) -> CheckResult:
+    return CheckResult(subject, "", note=note, remedy=remedy)
 
 
 # -- cgroups and kernel ------------------------------------------------------------------------------
 
 
 def filesystem_magic(path: str) -> int | None:
-    """The kind of the file system at *path* (``statfs``); None when there is nothing."""
+    """The type of the file system at *path* (``statfs``); None if it does not exist."""
     import ctypes
 
-    # struct statfs begins with f_type, a machine word; 256 bytes are room for all of it.
+    # struct statfs begins with f_type, a machine word; it has less than 256 bytes.
     buffer = (ctypes.c_long * 32)()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.statfs(os.fsencode(path), ctypes.byref(buffer)) != 0:
@@ -60,154 +65,112 @@ def filesystem_magic(path: str) -> int | None:
 
 
 def about_cgroups(config: CpuMemConfig, machine: Machine, magic: Magic) -> Iterator[CheckResult]:
-    """Whether cgroup v2 is there with all controllers, down to the kubelet's pods."""
-    root = config.cgroup_root
+    """Check that cgroup v2 is mounted and has all controllers, also for the kubelet's pods."""
+    root, mount = config.cgroup_root, "set cgroupRoot to the mount point of cgroup v2"
     if not root:
-        yield CheckResult(
-            "cgroups",
-            "",
-            note="cgroupRoot is empty: pods get neither hugepages nor memory protection",
-            remedy="set cgroupRoot to where cgroup v2 is mounted",
-        )
+        text = "cgroupRoot is empty: pods get neither hugepages nor memory protection"
+        yield _note("cgroups", text, mount)
         return
     found = magic(root)
     if found != CGROUP2_MAGIC:
-        told = "is not there" if found is None else f"is no cgroup v2 (magic {found:#x})"
-        yield CheckResult(
+        state = "does not exist" if found is None else f"is not cgroup v2 (magic {found:#x})"
+        yield _problem(
             "cgroups",
-            "",
-            f"{root} {told}; the node's hierarchy is {machine.cgroups.mode.value}",
+            f"{root} {state}; the node's hierarchy is {machine.cgroups.mode.value}",
             "boot with systemd.unified_cgroup_hierarchy=1 (hybrid and v1 hosts cannot limit "
-            "hugepages by pod), or set cgroupRoot to where cgroup v2 is mounted",
+            f"hugepages by pod), or {mount}",
         )
         return
     yield CheckResult("cgroups", f"{root} is cgroup v2")
-    yield from _about_controllers(config, machine)
+    yield from _about_controllers(root, machine)
     if machine.cgroups.memory_hugetlb_accounting:
-        yield CheckResult(
-            "cgroups", "hugepages count as memory (memory_hugetlb_accounting); heeded"
-        )
+        text = "hugepages are accounted as memory (memory_hugetlb_accounting); taken into account"
+        yield CheckResult("cgroups", text)
 
 
-def _about_controllers(config: CpuMemConfig, machine: Machine) -> Iterator[CheckResult]:
-    pods = pods_cgroup(config.cgroup_root)
-    place = config.cgroup_root if pods is None else pods
-    there = _words(os.path.join(place, "cgroup.controllers"))
+def _about_controllers(root: str, machine: Machine) -> Iterator[CheckResult]:
+    pods = pods_cgroup(root)
+    found = _words(os.path.join(pods or root, "cgroup.controllers"))
     for name, purpose in CONTROLLERS.items():
-        if name in there:
-            continue
-        yield CheckResult(
-            "cgroups",
-            "",
-            f"the controller {name} is missing in {place}: no {purpose}",
-            f"see that the kernel has it (/proc/cgroups) and that {name} stands in "
-            f"cgroup.subtree_control of every cgroup above; the kubelet enables it when it starts",
-        )
+        if name not in found:
+            yield _problem(
+                "cgroups",
+                f"the controller {name} is missing in {pods or root}: no {purpose}",
+                f"check that the kernel has it (/proc/cgroups) and that {name} is in "
+                f"cgroup.subtree_control of every parent; the kubelet enables it when it starts",
+            )
     if pods is None:
-        yield CheckResult(
-            "cgroups",
-            "",
-            note=f"no kubepods below {config.cgroup_root}: the kubelet has not started here yet",
-            remedy="look again when it runs",
-        )
+        text = f"no kubepods below {root}: the kubelet has not started yet"
+        yield _note("cgroups", text, "check again when it runs")
         return
     if not os.access(pods, os.W_OK):
-        yield CheckResult(
-            "cgroups", "", f"{pods} is not writable", "run as root, with /sys/fs/cgroup mounted rw"
-        )
-    if "hugetlb" in there:
-        yield from _about_reservation_limits(machine, pods)
-
-
-def _about_reservation_limits(machine: Machine, pods: str) -> Iterator[CheckResult]:
-    sizes = sorted({pool.size_bytes for node in machine.numa_nodes for pool in node.hugepages})
+        text = f"{pods} is not writable"
+        yield _problem("cgroups", text, "run as root, with /sys/fs/cgroup mounted rw")
+    sizes = {pool.size_bytes for node in machine.numa_nodes for pool in node.hugepages}
     missing = [
         size_name(size)
-        for size in sizes
+        for size in sorted(sizes)
         if not os.path.exists(f"{pods}/hugetlb.{kernel_size_name(size)}.rsvd.max")
     ]
-    if missing:
-        yield CheckResult(
+    if missing and "hugetlb" in found:
+        yield _note(
             "hugepages",
-            "",
-            note=f"the kernel does not limit reservations of {', '.join(missing)} pages (rsvd.max): "
-            "who takes too many is killed by SIGBUS instead of getting ENOMEM",
-            remedy="use Linux 5.7 or later",
+            f"the kernel does not limit reservations of {', '.join(missing)} pages (rsvd.max): a "
+            "process that exceeds its limit is killed by SIGBUS instead of getting ENOMEM",
+            "use Linux 5.7 or later",
         )
 
 
 def pods_cgroup(root: str) -> str | None:
     """The kubelet's ``kubepods`` below *root*, in either spelling, also under a ``cgroupRoot``."""
-    name = re.compile(r"(?:.*-)?kubepods(?:\.slice)?")
     level = [root]
     for _depth in range(3):
-        below = [
-            entry.path
-            for place in level
-            for entry in _directories(place)
-            if not entry.name.startswith(".")
-        ]
-        for path in sorted(below):
-            if name.fullmatch(os.path.basename(path)):
+        level = sorted(path for parent in level for path in _directories(parent))
+        for path in level:
+            if _KUBEPODS.fullmatch(os.path.basename(path)):
                 return path
-        level = below
     return None
 
 
-def _directories(path: str) -> list[os.DirEntry[str]]:
+def _directories(path: str) -> list[str]:
     try:
         with os.scandir(path) as found:
-            return [entry for entry in found if entry.is_dir(follow_symlinks=False)]
+            return [each.path for each in found if each.is_dir(follow_symlinks=False)]
     except OSError:
         return []
 
 
-def about_kernel(machine: Machine) -> CheckResult:
-    """Whether the kernel's files mean what the driver needs."""
-    found = re.match(r"(\d+)\.(\d+)", machine.kernel_release)
+def about_kernel(release: str) -> CheckResult:
+    """Check the kernel's version."""
+    found = re.match(r"(\d+)\.(\d+)", release)
     if found is None:
-        return CheckResult(
-            "kernel", "", note="its release is not known", remedy="see that it is 5.15 or later"
-        )
+        return _note("kernel", "its release is not known", "check that it is 5.15 or later")
     version = (int(found[1]), int(found[2]))
-    release = machine.kernel_release
     if version < _LEAST_KERNEL:
-        return CheckResult(
-            "kernel",
-            "",
-            f"Linux {release} is too old: memory is not protected down a tree of cgroups",
-            "use 5.9 or later, better 5.15",
-        )
+        text = f"Linux {release} is too old: it does not protect memory of nested cgroups"
+        return _problem("kernel", text, "use 5.9 or later, better 5.15")
     if version < _ADVISED_KERNEL:
-        return CheckResult(
-            "kernel",
-            "",
-            note=f"Linux {release}: pages do not follow when cpuset.mems changes",
-            remedy="5.15 or later moves them",
-        )
+        text = f"Linux {release} does not migrate pages when cpuset.mems changes"
+        return _note("kernel", text, "use 5.15 or later")
     return CheckResult("kernel", f"Linux {release}")
 
 
 def about_hugepages(config: CpuMemConfig, machine: Machine) -> Iterator[CheckResult]:
-    """Whether configured pools can be, and may be written."""
+    """Check that configured pools fit the machine and are writable."""
     settings = config.hugepages
     for doubt in configuration_warnings(settings, machine):
-        yield CheckResult("hugepages", "", note=doubt, remedy="change the setting")
-    if not settings:
-        return
-    place = os.path.join(config.sysfs_root, "sys/devices/system/node")
+        yield _note("hugepages", doubt, "change the setting")
+    directory = os.path.join(config.sysfs_root, "sys/devices/system/node")
     for node in machine.numa_nodes:
-        wanted = {*settings.pools.of(node.id), *settings.growth.of(node.id)}
-        for pool in node.hugepages:
-            name = f"hugepages-{pool.size_bytes // 1024}kB/nr_hugepages"
-            path = f"{place}/node{node.id}/hugepages/{name}"
-            if pool.size_bytes in wanted and not os.access(path, os.W_OK):
-                yield CheckResult(
+        for size in sorted({*settings.pools.of(node.id), *settings.growth.of(node.id)}):
+            pool = f"{directory}/node{node.id}/hugepages/hugepages-{size // 1024}kB"
+            exists = any(each.size_bytes == size for each in node.hugepages)
+            if exists and not os.access(f"{pool}/nr_hugepages", os.W_OK):
+                yield _problem(
                     "hugepages",
-                    "",
-                    f"{path} is not writable: pools cannot be sized",
-                    f"mount the host's {place} writable into the driver's container (the chart does "
-                    f"where hugepagePools or hugepageGrowth is set)",
+                    f"{pool}/nr_hugepages is not writable: the pool cannot be resized",
+                    f"mount the host's {directory} writable into the driver's container (the chart "
+                    f"does so if hugepagePools or hugepageGrowth is set)",
                 )
 
 
@@ -215,51 +178,37 @@ def about_hugepages(config: CpuMemConfig, machine: Machine) -> Iterator[CheckRes
 
 
 def about_kubelet(config: CpuMemConfig, files: KubeletFiles) -> Iterator[CheckResult]:
-    """Managers that hand out the same things, and what the driver leaves to the kubelet."""
-    kubelet, problem = files.read_or_reason()
+    """Check for managers of the same resources, and report what is left to the kubelet."""
+    kubelet, error = files.read_or_reason()
     if kubelet is None:
-        yield CheckResult(
+        yield _note(
             "kubelet",
-            "",
-            note=problem,
-            remedy="see that cpuManagerPolicy, memoryManagerPolicy and topologyManagerPolicy are "
-            "none; --kubelet-config says where the file is",
+            error,
+            "check that cpuManagerPolicy, memoryManagerPolicy and topologyManagerPolicy are none; "
+            "--kubelet-config sets the file",
         )
         return
     root = os.path.normpath(config.kubelet_root_dir)
-    yield _manager(
-        "cpuManagerPolicy", kubelet.cpu_manager_policy, "CPUs", f"{root}/cpu_manager_state"
-    )
-    yield _manager(
-        "memoryManagerPolicy",
-        kubelet.memory_manager_policy,
-        "memory",
-        f"{root}/memory_manager_state",
-    )
+    for name, policy, resource in (
+        ("cpu", kubelet.cpu_manager_policy, "CPUs"),
+        ("memory", kubelet.memory_manager_policy, "memory"),
+    ):
+        if (policy or "none").lower() == "none":
+            yield CheckResult("kubelet", f"{name}ManagerPolicy is none")
+        else:
+            yield _problem(
+                "kubelet",
+                f"{name}ManagerPolicy is {policy}: it assigns the same {resource}",
+                f"drain the node, set it to none, delete {root}/{name}_manager_state, restart the "
+                f"kubelet",
+            )
     topology = kubelet.topology_manager_policy or "none"
     if topology.lower() != "none":
-        yield CheckResult(
-            "kubelet",
-            "",
-            note=f"topologyManagerPolicy is {topology}: claims take no part in it",
-            remedy="claims are aligned by the driver; keep the policy only for other devices",
-        )
+        text = f"topologyManagerPolicy is {topology}: it does not consider claims"
+        yield _note("kubelet", text, "the driver aligns claims; keep the policy for other devices")
     ownership = decide(kubelet, mapped=config.publish_node_allocatable_resource_mapping)
     for reason in ownership.reasons:
-        yield CheckResult(
-            "kubelet", "", note=reason, remedy="the driver keeps away from these files"
-        )
-
-
-def _manager(key: str, policy: str | None, what: str, state: str) -> CheckResult:
-    if (policy or "none").lower() == "none":
-        return CheckResult("kubelet", f"{key} is none")
-    return CheckResult(
-        "kubelet",
-        "",
-        f"{key} is {policy}: it hands out the same {what}",
-        f"drain the node, set it to none, delete {state}, restart the kubelet",
-    )
+        yield _note("kubelet", reason, "the driver does not manage these files")
 
 
 def _words(path: str) -> set[str]:

@@ -1,8 +1,8 @@
-"""Memory and hugepages for the system alone, in the kubelet's own syntax.
+"""Reservation of memory and hugepages for the system, in the kubelet's syntax.
 
-``0:memory=1Gi,hugepages-2Mi=64Mi;1:memory=1Gi`` reserves on each NUMA node what is said there, as the
-kubelet's ``--reserved-memory`` does. ``2Gi`` or ``memory=2Gi,hugepages-2Mi=64Mi`` are totals of the
-machine, taken evenly from its nodes.
+``0:memory=1Gi,hugepages-2Mi=64Mi;1:memory=1Gi`` reserves amounts on each NUMA node, as the kubelet's
+``--reserved-memory`` does. ``2Gi`` or ``memory=2Gi,hugepages-2Mi=64Mi`` are totals for the machine, taken
+evenly from its nodes.
 """
 
 from __future__ import annotations
@@ -13,28 +13,29 @@ from typing import Final
 
 from drakit.core.quantity import Quantity, QuantityError
 from drakit.drivers.cpumem.hugepages.sizes import parse_size
-from drakit.drivers.cpumem.kinds import MEMORY, Kind, hugepages
+from drakit.drivers.cpumem.kinds import MEMORY, hugepages
+from drakit.drivers.models.resource import CapacityKind
 from drakit.machine.model import Machine, NumaNode
 
 SYNTAX: Final = "0:memory=1Gi,hugepages-2Mi=64Mi;1:memory=1Gi, or a total like 2Gi"
 _HUGEPAGES: Final = "hugepages-"
 _LARGEST_NODE: Final = 1 << 16
 
-Amounts = Mapping[Kind, int]
+Amounts = Mapping[CapacityKind, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What is kept from pods, per node or as totals, in bytes."""
+    """Amounts reserved for the system, per NUMA node or as totals, in bytes."""
 
     by_node: Mapping[int, Amounts] = field(default_factory=dict)
     total: Amounts = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> Reservation:
-        """Read a reservation; an empty text reserves nothing.
+        """Parse a reservation; an empty text reserves nothing.
 
-        Raises ``ValueError`` that says which part is wrong and how it should look.
+        Raises ``ValueError`` with the invalid part and the expected syntax.
         """
         parts = [part.strip() for part in text.split(";") if part.strip()]
         if len(parts) == 1 and ":" not in parts[0]:
@@ -45,31 +46,31 @@ class Reservation:
             number, colon, amounts = part.partition(":")
             number = number.strip()
             if not colon or not (number.isascii() and number.isdigit() and len(number) <= 5):
-                raise ValueError(f"{part!r} names no NUMA node; write {SYNTAX}")
+                raise ValueError(f"{part!r} does not name a NUMA node; write {SYNTAX}")
             node = int(number)
             if node in by_node or node >= _LARGEST_NODE:
-                raise ValueError(f"NUMA node {node} is there twice or impossible in {text!r}")
+                raise ValueError(f"NUMA node {node} is duplicate or impossible in {text!r}")
             by_node[node] = _amounts(amounts)
         return cls(by_node=by_node)
 
-    def on(self, machine: Machine) -> dict[int, dict[Kind, int]]:
-        """What is reserved on each node of *machine*. Totals are shared by :func:`system_nodes`.
+    def on(self, machine: Machine) -> dict[int, dict[CapacityKind, int]]:
+        """The reservation on each node of *machine*. Totals are taken from :func:`_system_nodes`.
 
-        Equal shares, the first nodes bear the rest; a node that has less than its share passes the
-        difference on to the others.
+        In equal shares, of which the first nodes get the rest; a node that has less than its share
+        passes the difference on to the others.
         """
-        found: dict[int, dict[Kind, int]] = {node.id: {} for node in machine.numa_nodes}
+        found: dict[int, dict[CapacityKind, int]] = {node.id: {} for node in machine.numa_nodes}
         for node, amounts in self.by_node.items():
             if node in found:
                 found[node] |= amounts
         for kind, total in self.total.items():
-            room = {node.id: _has(node, kind) for node in system_nodes(machine)}
+            room = {node.id: _has(node, kind) for node in _system_nodes(machine)}
             for number, share in _even_shares(total, kind.step, room).items():
                 found[number][kind] = share
         return found
 
-    def doubts(self, machine: Machine) -> Iterator[str]:
-        """What is reserved and is not there on *machine*."""
+    def warnings(self, machine: Machine) -> Iterator[str]:
+        """Reservations of more than *machine* has, one sentence each."""
         known = {node.id for node in machine.numa_nodes}
         for number in self.by_node:
             if number not in known:
@@ -84,13 +85,13 @@ class Reservation:
                     )
 
 
-def system_nodes(machine: Machine) -> list[NumaNode]:
-    """Where the system lives: nodes with CPUs and memory, or with memory if none has both."""
+def _system_nodes(machine: Machine) -> list[NumaNode]:
+    """Nodes that the system uses: those with CPUs and memory, or with memory if none has both."""
     with_memory = [node for node in machine.numa_nodes if node.memory_bytes]
     return [node for node in with_memory if node.cpus] or with_memory
 
 
-def _has(node: NumaNode, kind: Kind) -> int:
+def _has(node: NumaNode, kind: CapacityKind) -> int:
     if kind == MEMORY:
         return node.usable_bytes
     return sum(p.size_bytes * p.total for p in node.hugepages if p.size_bytes == kind.page_size)
@@ -103,30 +104,30 @@ def _even_shares(total: int, step: int, room: Mapping[int, int]) -> dict[int, in
     while left > 0 and (open_nodes := [n for n in shares if shares[n] + step <= room[n]]):
         share = max(step, left // len(open_nodes) // step * step)
         for node in open_nodes:
-            given = min(share, (room[node] - shares[node]) // step * step, -(-left // step) * step)
-            shares[node] += given
-            left -= given
+            taken = min(share, (room[node] - shares[node]) // step * step, -(-left // step) * step)
+            shares[node] += taken
+            left -= taken
             if left <= 0:
                 break
     if left > 0 and shares:
-        shares[next(iter(shares))] += left  # more than there is: the first node's doubt tells
+        shares[next(iter(shares))] += left  # more than the machine has: causes a warning
     return shares
 
 
-def _amounts(text: str) -> dict[Kind, int]:
-    found: dict[Kind, int] = {}
+def _amounts(text: str) -> dict[CapacityKind, int]:
+    found: dict[CapacityKind, int] = {}
     for item in text.split(","):
         name, equals, value = (piece.strip() for piece in item.partition("="))
         if not equals:
-            raise ValueError(f"{item.strip()!r} is no KIND=AMOUNT; write {SYNTAX}")
+            raise ValueError(f"{item.strip()!r} is not KIND=AMOUNT; write {SYNTAX}")
         kind = _kind(name)
         if kind in found:
-            raise ValueError(f"{name} is there twice in {text!r}")
+            raise ValueError(f"duplicate {name} in {text!r}")
         found[kind] = _bytes(name, value)
     return found
 
 
-def _kind(name: str) -> Kind:
+def _kind(name: str) -> CapacityKind:
     if name == MEMORY.name:
         return MEMORY
     if name.startswith(_HUGEPAGES):
@@ -140,5 +141,5 @@ def _bytes(name: str, text: str) -> int:
     except QuantityError as error:
         raise ValueError(f"{name}: {error}") from error
     if amount.nanos < 0 or amount.ceil() >= 1 << 62:
-        raise ValueError(f"{name}={text} is no amount of memory")
+        raise ValueError(f"{name}={text} is not a valid amount of memory")
     return amount.ceil()

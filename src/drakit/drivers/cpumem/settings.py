@@ -1,4 +1,4 @@
-"""The settings of the CPU and memory driver."""
+"""Settings of the CPU and memory driver."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from drakit.drivers.cpu.config import CpuSettings, GroupBy
 from drakit.drivers.cpumem.hugepages.settings import HugepageSettings, PageCounts
 from drakit.drivers.cpumem.reservation import Reservation
+from drakit.drivers.models.cpu_settings import CpuSettings, GroupBy
 from drakit.kit.config.settings import setting
 
 LayoutName = Literal["combined", "split"]
@@ -16,42 +16,40 @@ MemoryQosMode = Literal["off", "claims", "all"]
 
 
 class CpuMemConfig(CpuSettings, frozen=True):
-    """What the CPU and memory driver can be told."""
+    """Settings of the CPU and memory driver."""
 
     group_by: Annotated[
         GroupBy,
-        setting(
-            "what a device stands for; NUMA nodes without CPUs are always devices of their own"
-        ),
+        setting("what a device is; NUMA nodes without CPUs are always separate devices"),
     ] = "numanode"
     layout: Annotated[
         LayoutName,
         setting(
-            "combined: one device has all kinds of a group; split: one device per kind, tied "
-            "together by matchAttribute in the claim"
+            "combined: one device has all resources of a group; split: one device per resource, "
+            "aligned by matchAttribute in the claim"
         ),
     ] = "combined"
     manage_cpus: Annotated[
         bool,
         setting(
-            "offer CPUs and confine containers to theirs; false where another driver does "
-            "(which then needs bindMemory: false)"
+            "offer CPUs and confine containers to them; false if another driver does so (which "
+            "then needs bindMemory: false)"
         ),
     ] = msgspec.field(name="manageCPUs", default=True)
     bind_memory: Annotated[
-        bool, setting("give claimed containers memory of their claims' NUMA nodes only")
+        bool, setting("restrict claimed containers to memory of their claims' NUMA nodes")
     ] = True
     publish_node_allocatable_resource_mapping: Annotated[
         bool,
         setting(
-            "count claimed amounts as the node's, and leave hugepage limits to the kubelet (needs the "
-            "gate DRANodeAllocatableResources)"
+            "count claimed amounts as the node's, and leave hugepage limits to the kubelet (needs "
+            "the gate DRANodeAllocatableResources)"
         ),
     ] = False
     reserved_memory: Annotated[
         str,
         setting(
-            "memory and hugepages for the system, per NUMA node as the kubelet's flag says it "
+            "memory and hugepages reserved for the system, per NUMA node in the kubelet's syntax "
             "(0:memory=1Gi,hugepages-2Mi=0;1:memory=1Gi), or a total (2Gi) taken evenly"
         ),
     ] = "100Mi"
@@ -60,42 +58,40 @@ class CpuMemConfig(CpuSettings, frozen=True):
     ] = True
     hugepage_pools: Annotated[
         str,
-        setting(
-            "pages each pool shall have (0:2Mi=512,1Gi=4;*:2Mi=64); empty: pools stay as found"
-        ),
+        setting("pages of each pool (0:2Mi=512,1Gi=4;*:2Mi=64); empty: pools are not changed"),
     ] = ""
     hugepage_growth: Annotated[
         str,
-        setting("pages that may be added to a pool while claims need them, in the same form"),
+        setting("pages that can be added to a pool while claims need them, in the same form"),
     ] = ""
     hugepage_binding: Annotated[
         bool,
         setting(
-            "add pages before a pod is bound to the node, so that it goes elsewhere if they cannot be "
-            "had (needs the gate DRADeviceBindingConditions; without it they are added when the "
-            "claim is prepared)"
+            "add pages before a pod is bound to the node, so that it is scheduled elsewhere if they "
+            "cannot be added (needs the gate DRADeviceBindingConditions; without it they are added "
+            "when the claim is prepared)"
         ),
     ] = True
     hugepage_shrink_seconds: Annotated[
-        float, setting("how long added pages stay unneeded before they are given back")
+        float, setting("seconds until added pages that no claim needs are removed")
     ] = 300.0
     memory_qos: Annotated[
         MemoryQosMode,
         setting(
-            "protect memory by memory.min, memory.low and memory.high: not at all, that of claims, "
-            "or that of all pods as the kubelet's MemoryQoS would"
+            "protect memory by memory.min, memory.low and memory.high: off, that of claims, or that "
+            "of all pods as the kubelet's MemoryQoS does"
         ),
     ] = msgspec.field(name="memoryQoS", default="claims")
     memory_throttling_factor: Annotated[
         float,
         setting(
-            "where between request and limit memory.high slows a container down (0.9 is usual); "
-            "0: nowhere"
+            "fraction between request and limit at which memory.high throttles a container (0.9 is "
+            "common); 0: never"
         ),
     ] = 0.0
 
     def __post_init__(self) -> None:
-        """Raise ``ValueError`` for what could not work on any machine."""
+        """Raise ``ValueError`` for settings that cannot work on any machine."""
         CpuSettings.__post_init__(self)
         for key, parse in (
             ("reservedMemory", lambda: Reservation.parse(self.reserved_memory)),
@@ -115,7 +111,7 @@ class CpuMemConfig(CpuSettings, frozen=True):
 
     @property
     def hugepages(self) -> HugepageSettings:
-        """What is said about the sizes of hugepage pools."""
+        """Settings of hugepage pools."""
         return HugepageSettings(
             pools=PageCounts.parse(self.hugepage_pools),
             growth=PageCounts.parse(self.hugepage_growth),

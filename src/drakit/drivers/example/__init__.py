@@ -1,1 +1,1 @@
-"""``dra-driver-example``: simulated GPUs, the template for anyone's DRA driver in Python."""
+"""``dra-driver-example``: simulated GPUs, a template for DRA drivers in Python."""

@@ -1,8 +1,8 @@
-"""Simulated GPUs: what a driver for whole devices looks like, from configuration to container.
+"""Driver of simulated GPUs: a template for drivers of whole devices.
 
-Copy this file to start a driver of your own. ``discover`` reads the hardware (here: the
-configuration), ``offer`` lists it, ``assign`` decides what a claim gets, ``enforce`` says how a
-container must look – nothing, for a driver whose devices are given by CDI alone.
+Copy this file to start a driver of your own. ``discover`` reads the hardware (here: the configuration),
+``offer`` lists it, ``assign`` decides what a claim gets, and ``enforce`` returns what a container must
+have – nothing, if CDI provides the devices.
 """
 
 from __future__ import annotations
@@ -13,28 +13,26 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from drakit.core.objects import (
-    Attribute,
-    Capacity,
-    Device,
-    Struct,
-    int_attribute,
-    string_attribute,
-)
-from drakit.core.quantity import Quantity
-from drakit.kit.config.options import HostOptions
-from drakit.kit.config.settings import did_you_mean, setting
-from drakit.kit.driver import (
+from drakit.kit import (
     AllocatedDevice,
     Assignment,
+    Attribute,
+    Capacity,
     Claim,
     ContainerView,
     DesiredResources,
+    Device,
+    HostOptions,
     Offer,
     PoolOffer,
     PreparedClaims,
     PreparedDevice,
+    Quantity,
     RejectedError,
+    did_you_mean,
+    int_attribute,
+    setting,
+    string_attribute,
 )
 
 NAME: Final = "gpu.example.com"
@@ -45,7 +43,7 @@ PARAMETERS_VERSION: Final = "gpu.resource.example.com/v1alpha1"
 class ExampleConfig(HostOptions, frozen=True):
     """Settings of the example driver."""
 
-    device_count: Annotated[int, setting("how many GPUs to simulate")] = 8
+    device_count: Annotated[int, setting("number of simulated GPUs")] = 8
     device_memory: Annotated[str, setting("memory of each simulated GPU")] = "80Gi"
     device_model: Annotated[str, setting("model name of the simulated GPUs")] = "LATEST-GPU-MODEL"
 
@@ -56,13 +54,13 @@ class ExampleConfig(HostOptions, frozen=True):
         Quantity(self.device_memory)
 
 
-class Sharing(Struct, frozen=True, forbid_unknown_fields=True):
+class Sharing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How containers of a pod share one GPU."""
 
     strategy: Literal["TimeSlicing", "SpacePartitioning"] = "TimeSlicing"
 
 
-class Parameters(Struct, frozen=True, forbid_unknown_fields=True):
+class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """Opaque configuration of a claim: strict, versioned, unknown fields rejected."""
 
     api_version: Literal["gpu.resource.example.com/v1alpha1"] = PARAMETERS_VERSION
@@ -98,13 +96,13 @@ class ExampleDriver:
         return Offer(pools=(PoolOffer(devices=tuple(devices)),))
 
     def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
-        """Exactly the scheduler's devices, announced to the container by variables."""
+        """Exactly the allocated devices, with variables for the container."""
         return Assignment(tuple(self._prepared_device(allocated) for allocated in claim.devices))
 
     def enforce(
         self, container: ContainerView, prepared_claims: PreparedClaims
     ) -> DesiredResources:
-        """Simulated devices need nothing of the runtime beyond CDI."""
+        """Nothing: CDI provides simulated devices."""
         return DesiredResources()
 
     def _prepared_device(self, allocated: AllocatedDevice) -> PreparedDevice:
@@ -129,7 +127,7 @@ class ExampleDriver:
 
 
 def _parameters(allocated: AllocatedDevice) -> Parameters:
-    """The last configuration counts: the claim's own comes after its class's."""
+    """The last configuration applies: the claim's comes after its class's."""
     if not allocated.config:
         return Parameters()
     given = allocated.config[-1].parameters

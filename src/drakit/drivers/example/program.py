@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from drakit.drivers.example.driver import ExampleConfig, ExampleDriver
-from drakit.kit.driver import Driver
-from drakit.kit.program import Program
-from drakit.kit.program import main as run
+from drakit.kit import Driver, Program
+from drakit.kit import main as run
 
 
 def discover(config: ExampleConfig, node: str) -> Driver:

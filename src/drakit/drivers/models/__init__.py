@@ -1,1 +1,1 @@
-"""Resource models, shared by the drivers: individual and grouped devices over a node's resources."""
+"""Resource models shared by the drivers: grouped and individual devices."""

@@ -1,27 +1,26 @@
-"""Which CPUs a claim gets: the best ``n`` of a group's free CPUs.
+"""Choice of CPUs for a claim: the best ``n`` of a group's free CPUs.
 
 Order of preference; the first difference decides:
 
 1. fewest NUMA nodes,
 2. fewest sockets,
 3. fewest last-level caches,
-4. whole cores: fewest cores of which only a part is taken (somebody else has or will get the rest),
-   then fewest of these that were wholly free until now,
-5. best fit, so that large free blocks survive: fewest CPUs left free in the NUMA nodes touched, then
-   in the sockets, then in the last-level caches, then on the cores touched,
-6. among equals the lowest-numbered parts and cores; equal questions always get equal answers.
+4. whole cores: fewest partially taken cores, then fewest of these that were entirely free before,
+5. best fit, to keep large free blocks: fewest CPUs left free in the NUMA nodes used, then in the
+   sockets, the last-level caches, and the cores,
+6. the lowest-numbered parts and cores; equal input always gives an equal result.
 
-A claim's :class:`Policy` changes the order in two places. ``sameL3: required`` puts 3 first and rejects
-more than one. ``placement: spread`` replaces 4 by: most cores, then fewest threads of these cores that
-are not free (so that the claim is alone there). ``wholeCores`` and ``distribute`` narrow the question
-and leave the order as it is.
+A claim's :class:`~drakit.drivers.models.cpu_policy.CpuPolicy` changes the order in two places.
+``sameL3: required`` puts 3 first and rejects more than one. ``placement: spread`` replaces 4 by: most
+cores, then fewest threads of these cores that are not free. ``wholeCores`` and ``distribute`` restrict
+the CPUs considered and keep the order.
 
-How it is found. Nodes, sockets and caches are nested into a tree (``topology.py``). All that the order
-counts is a sum over the parts opened and the cores taken from, so the whole order is *one integer*, its
-criteria as digits, and the best choice is the cheapest way to collect ``n`` CPUs on one walk over the
-tree: a knapsack whose only state is "how many so far". Exact for every shape of machine, and at most
-(CPUs of the group) x n steps. Usually far fewer: the number of nodes needed is known beforehand, and
-ways that cannot end with so few are not followed.
+Algorithm: nodes, sockets and caches are nested into a tree (:mod:`~drakit.drivers.models.cpu_topology`).
+Every criterion is a sum over the parts used and the cores taken from, so the whole order is one integer
+with the criteria as digits. The best choice is the cheapest way to collect ``n`` CPUs on one walk over
+the tree: a knapsack whose only state is the number collected so far. It is exact for every machine and
+takes at most (CPUs of the group) x n steps, usually far fewer: the number of nodes needed is known in
+advance, and paths that need more are not followed.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 
 from drakit.core.cpuset import CpuSet
-from drakit.drivers.models.cpu_policy import DEFAULT, Distribute, Placement, Policy, SameL3
+from drakit.drivers.models.cpu_policy import DEFAULT, CorePlacement, CpuPolicy, Distribute, SameL3
 from drakit.drivers.models.cpu_topology import (
     CODE_BITS,
-    Cell,
-    Level,
-    Part,
-    Topology,
+    CpuTopology,
+    TopologyLeaf,
+    TopologyLevel,
+    TopologyPart,
     codes_of,
     lowest,
 )
@@ -48,7 +47,7 @@ from drakit.kit.driver import RejectedError
 # -- the order of preference as one integer ------------------------------------------------------
 
 _DIGIT: Final = 18
-"""Bits of each criterion: more than any sum of CPU numbers can need (``cpuset.MAX_CPU``)."""
+"""Bits of each criterion: more than any sum of CPU counts needs (``cpuset.MAX_CPU``)."""
 _COUNT: Final = 8
 """Digits 8, 7, 6: how many parts of the first, second and third level."""
 _PART_CORES: Final = 1 << 5 * _DIGIT
@@ -57,7 +56,7 @@ _LEFT: Final = 3
 """Digits 3, 2, 1: CPUs left free in these parts. Digit 0: left free on these cores."""
 
 CoreRule = Callable[[int, int], Sequence[tuple[int, int]]]
-"""For a core with so many free threads of so many: how many can be taken, and what each costs."""
+"""From the free threads and all threads of a core to the numbers that can be taken, with their cost."""
 
 
 def _packed(free: int, threads: int) -> list[tuple[int, int]]:
@@ -76,23 +75,23 @@ def _whole(free: int, threads: int) -> list[tuple[int, int]]:
     return [(threads, 0)] if free == threads else []
 
 
-# -- cores of one cell: equal cores are interchangeable, so the answers are few and remembered ---
+# -- cores of one leaf: equal cores are interchangeable, so the results are few and cached ------
 
 
-def _kinds(stock: int) -> Iterable[tuple[int, int, int]]:
-    """The cores in a stock as (threads, free, how many), largest kinds first."""
+def _core_sizes(counts: int) -> Iterable[tuple[int, int, int]]:
+    """Core counts of a leaf as (threads, free, count), largest cores first."""
     threads, free, found = 1, 1, []
-    while stock:
-        count = stock & (1 << CODE_BITS) - 1
+    while counts:
+        count = counts & (1 << CODE_BITS) - 1
         if count:
             found.append((threads, free, count))
-        stock >>= CODE_BITS
+        counts >>= CODE_BITS
         threads, free = (threads, free + 1) if free < threads else (threads + 1, 1)
     return reversed(found)
 
 
 class _Picks(NamedTuple):
-    """From which kinds of core how many threads are taken: a list, newest first."""
+    """Linked list of threads taken from cores of a size, newest first."""
 
     threads: int
     free: int
@@ -101,10 +100,10 @@ class _Picks(NamedTuple):
 
 
 @lru_cache(maxsize=128)
-def _ways(stock: int, most: int, rule: CoreRule) -> list[tuple[int, _Picks | None] | None]:
-    """For 0, 1, … *most* CPUs out of a stock of cores: the least cost, and how."""
+def _ways(counts: int, most: int, rule: CoreRule) -> list[tuple[int, _Picks | None] | None]:
+    """For 0, 1, … *most* CPUs of a leaf's cores: the least cost, and the picks."""
     best: list[tuple[int, _Picks | None] | None] = [(0, None)] + [None] * most
-    for threads, free, count in _kinds(stock):
+    for threads, free, count in _core_sizes(counts):
         options = [(take, cost) for take, cost in rule(free, threads) if take <= most]
         for _ in range(min(count, most) if options else 0):
             for total in range(most, 0, -1):
@@ -117,14 +116,14 @@ def _ways(stock: int, most: int, rule: CoreRule) -> list[tuple[int, _Picks | Non
     return best
 
 
-def _stock(cell: Cell, free: int) -> int:
-    return sum([codes[(free & core).bit_count()] for core, codes in cell.cores])
+def _core_counts(leaf: TopologyLeaf, free: int) -> int:
+    return sum([codes[(free & core).bit_count()] for core, codes in leaf.cores])
 
 
-def _pick(cell: Cell, free: int, picks: _Picks | None) -> int:
-    """The CPUs that *picks* mean in this cell: most threads from the lowest cores of each kind."""
+def _pick(leaf: TopologyLeaf, free: int, picks: _Picks | None) -> int:
+    """The CPUs of *picks* in this leaf: most threads from the lowest cores of each size."""
     cores: dict[int, list[int]] = {}
-    for core, codes in reversed(cell.cores):
+    for core, codes in reversed(leaf.cores):
         cores.setdefault(codes[(free & core).bit_count()], []).append(free & core)
     takes: list[tuple[int, int]] = []
     while picks is not None:
@@ -143,22 +142,27 @@ def _pick(cell: Cell, free: int, picks: _Picks | None) -> int:
 
 
 class _Trail(NamedTuple):
-    """How many CPUs are taken from which cells: a list, newest first."""
+    """Linked list of CPU counts taken from leaves, newest first."""
 
-    cell: Cell
+    leaf: TopologyLeaf
     take: int
     before: _Trail | None
 
 
 _States = dict[int, tuple[int, _Trail | None]]
-"""For a number of CPUs collected so far: the least cost, and how."""
+"""By number of CPUs collected so far: the least cost, and its trail."""
 
 
 class _Walk:
-    """The search for *count* of the *free* CPUs."""
+    """Search for *count* of the *free* CPUs."""
 
     def __init__(
-        self, topology: Topology, free: int, count: int, order: Sequence[Level], rule: CoreRule
+        self,
+        topology: CpuTopology,
+        free: int,
+        count: int,
+        order: Sequence[TopologyLevel],
+        rule: CoreRule,
     ) -> None:
         self.tree, self.free, self.count, self.rule = topology.tree, free, count, rule
         self.first = order[0]
@@ -169,22 +173,22 @@ class _Walk:
         rooms = [(free & mask).bit_count() for mask in topology.parts[self.first]]
         self.room = [0, *accumulate(sorted(rooms, reverse=True))]
         """The most CPUs that 0, 1, 2, … parts of the first level have together."""
-        self.fits = any((free & cell.mask).bit_count() >= count for cell in topology.cells)
-        """Whether one cell can hold everything: no way through two cells can then be as good."""
+        self.fits = any((free & leaf.mask).bit_count() >= count for leaf in topology.leaves)
+        """Whether one leaf has enough CPUs: no choice from two leaves is then as good."""
         self.limit = 0
         """How many parts of the first level may be opened."""
         self.least = 1
-        """How many CPUs to take from a cell at least."""
+        """The fewest CPUs to take from a leaf."""
         self.rest = 0
-        """CPUs in cells of the current part of the first level that are still to be visited."""
+        """CPUs in leaves of the current first-level part that are not visited yet."""
 
     def best(self, limit: int | None = None) -> int | None:
-        """The cheapest choice with at most *limit* parts of the first level, if there is any."""
+        """The cheapest choice with at most *limit* parts of the first level, if any."""
         enough = bisect_left(self.room, self.count)
         if self.fits and (found := self._attempt(1, self.count)) is not None:
             return found
         for parts in range(enough, min(limit or len(self.room), len(self.room) - 1) + 1):
-            # With whole cores of several sizes the numbers need not come out even at once.
+            # Whole cores of several sizes may need more parts than the number of CPUs suggests.
             if (found := self._attempt(parts, 1)) is not None:
                 return found
         return None
@@ -199,17 +203,17 @@ class _Walk:
         trail = states[self.count][1]
         chosen = 0
         while trail is not None:
-            way = self._ways(trail.cell)[trail.take]
+            way = self._ways(trail.leaf)[trail.take]
             assert way is not None
-            chosen |= _pick(trail.cell, self.free, way[1])
+            chosen |= _pick(trail.leaf, self.free, way[1])
             trail = trail.before
         return chosen
 
-    def _visit(self, part: Part | Cell, states: _States) -> _States:
+    def _visit(self, part: TopologyPart | TopologyLeaf, states: _States) -> _States:
         here = (part.mask & self.free).bit_count()
         if not here:
             return states
-        if isinstance(part, Cell):
+        if isinstance(part, TopologyLeaf):
             return self._take(part, here, states)
         count_weight, left_weight = self.weights[part.level]
         price = count_weight + here * left_weight
@@ -225,14 +229,14 @@ class _Walk:
         if inside:
             for inner in part.inner:
                 inside = self._visit(inner, inside)
-        for total, state in states.items():  # on a tie the way without this part
+        for total, state in states.items():  # on a tie, without this part
             if total not in inside or state[0] <= inside[total][0]:
                 inside[total] = state
         return inside
 
-    def _take(self, cell: Cell, here: int, states: _States) -> _States:
+    def _take(self, leaf: TopologyLeaf, here: int, states: _States) -> _States:
         self.rest -= here
-        ways = self._ways(cell)
+        ways = self._ways(leaf)
         found: _States = {}
         for total, (cost, trail) in states.items():
             needed = self.count - total
@@ -242,16 +246,16 @@ class _Walk:
             for take in range(max(self.least, needed - later), min(here, needed) + 1):
                 way = ways[take]
                 if way is not None:
-                    _keep(found, total + take, cost + way[0], _Trail(cell, take, trail))
+                    _keep(found, total + take, cost + way[0], _Trail(leaf, take, trail))
         return found
 
     def _further(self, cost: int) -> int:
-        """How many more parts of the first level a way of this cost may open."""
+        """How many more parts of the first level may be used at this cost."""
         return self.limit - (cost >> _COUNT * _DIGIT)
 
-    def _ways(self, cell: Cell) -> list[tuple[int, _Picks | None] | None]:
-        most = min(self.count, (self.free & cell.mask).bit_count())
-        return _ways(_stock(cell, self.free), most, self.rule)
+    def _ways(self, leaf: TopologyLeaf) -> list[tuple[int, _Picks | None] | None]:
+        most = min(self.count, (self.free & leaf.mask).bit_count())
+        return _ways(_core_counts(leaf, self.free), most, self.rule)
 
 
 def _keep(states: _States, total: int, cost: int, trail: _Trail | None) -> None:
@@ -259,32 +263,32 @@ def _keep(states: _States, total: int, cost: int, trail: _Trail | None) -> None:
         states[total] = (cost, trail)
 
 
-# -- the question --------------------------------------------------------------------------------
+# -- interface -----------------------------------------------------------------------------------
 
-_ORDER: Final = (Level.NUMA, Level.SOCKET, Level.LLC)
-_ORDER_SAME_L3: Final = (Level.LLC, Level.NUMA, Level.SOCKET)
+_ORDER: Final = (TopologyLevel.NUMA, TopologyLevel.SOCKET, TopologyLevel.LLC)
+_ORDER_SAME_L3: Final = (TopologyLevel.LLC, TopologyLevel.NUMA, TopologyLevel.SOCKET)
 
 
 def choose(
-    topology: Topology, group: CpuSet, free: CpuSet, count: int, policy: Policy = DEFAULT
+    topology: CpuTopology, group: CpuSet, free: CpuSet, count: int, policy: CpuPolicy = DEFAULT
 ) -> CpuSet:
     """The best *count* CPUs out of those that are *free* and in the *group*.
 
-    The answer has exactly *count* CPUs, or with ``wholeCores`` as many more as whole cores need.
-    Raises :class:`RejectedError` when that cannot be.
+    The result has exactly *count* CPUs, or with ``wholeCores`` as many more as whole cores need.
+    Raises :class:`RejectedError` if that is impossible.
     """
     if count < 1:
         raise RejectedError(
-            f"{count} CPUs are no amount of CPUs; ask for 1 or more", reason="policy"
+            f"{count} is not a valid number of CPUs; request 1 or more", reason="policy"
         )
     usable = group.mask & free.mask & topology.online
     if usable.bit_count() < count:
         raise RejectedError(
-            f"{count} CPUs are wanted, but only {usable.bit_count()} of {len(group)} are free "
+            f"{count} CPUs are requested, but only {usable.bit_count()} of {len(group)} are free "
             f"({CpuSet.from_mask(usable) or 'none'})",
             reason="capacity",
         )
-    rule: CoreRule = _spread if policy.placement is Placement.SPREAD else _packed
+    rule: CoreRule = _spread if policy.placement is CorePlacement.SPREAD else _packed
     if policy.whole_cores:
         count = _rounded_up(topology, usable, count)
         rule = _whole
@@ -295,20 +299,20 @@ def choose(
     return CpuSet.from_mask(_found(topology, usable, count, rule))
 
 
-def _found(topology: Topology, usable: int, count: int, rule: CoreRule) -> int:
+def _found(topology: CpuTopology, usable: int, count: int, rule: CoreRule) -> int:
     found = _Walk(topology, usable, count, _ORDER, rule).best()
     if found is None:
-        raise AssertionError(f"no way to {count} of {CpuSet.from_mask(usable)}: a defect in drakit")
+        raise AssertionError(f"cannot choose {count} of {CpuSet.from_mask(usable)}")
     return found
 
 
-def _in_one_cache(topology: Topology, usable: int, count: int, rule: CoreRule) -> int:
+def _in_one_cache(topology: CpuTopology, usable: int, count: int, rule: CoreRule) -> int:
     found = _Walk(topology, usable, count, _ORDER_SAME_L3, rule).best(limit=1)
     if found is None:
-        largest = max((usable & mask).bit_count() for mask in topology.parts[Level.LLC])
+        largest = max((usable & mask).bit_count() for mask in topology.parts[TopologyLevel.LLC])
         raise RejectedError(
-            f"{count} CPUs behind one last-level cache are wanted (sameL3: required), but no cache "
-            f"has more than {largest} such CPUs free; ask for fewer, or for sameL3: preferred",
+            f"{count} CPUs that share a last-level cache are requested (sameL3: required), but no "
+            f"cache has more than {largest} such CPUs free; request fewer, or sameL3: preferred",
             reason="policy",
         )
     return found
@@ -317,21 +321,21 @@ def _in_one_cache(topology: Topology, usable: int, count: int, rule: CoreRule) -
 # -- whole cores ---------------------------------------------------------------------------------
 
 
-def _wholly_free(topology: Topology, usable: int) -> list[int]:
+def _entirely_free(topology: CpuTopology, usable: int) -> list[int]:
     return [core for core in topology.cores if usable & core == core]
 
 
-def _rounded_up(topology: Topology, usable: int, count: int) -> int:
-    """The least number from *count* on that the wholly free cores in *usable* can add up to."""
+def _rounded_up(topology: CpuTopology, usable: int, count: int) -> int:
+    """The smallest sum of entirely free cores' threads in *usable* that is at least *count*."""
     sums = 1  # bit k: some cores have k threads together
-    sizes = [core.bit_count() for core in _wholly_free(topology, usable)]
+    sizes = [core.bit_count() for core in _entirely_free(topology, usable)]
     for size in sizes:
         sums |= sums << size
     enough = sums >> count
     if not enough:
         raise RejectedError(
-            f"{count} CPUs in whole cores are wanted (wholeCores: true), but only {sum(sizes)} "
-            f"are on cores that are wholly free; ask for fewer, or without wholeCores",
+            f"{count} CPUs in whole cores are requested (wholeCores: true), but only {sum(sizes)} "
+            f"are on entirely free cores; request fewer, or remove wholeCores",
             reason="policy",
         )
     return count + lowest(enough) - 1
@@ -340,13 +344,13 @@ def _rounded_up(topology: Topology, usable: int, count: int) -> int:
 # -- evenly over NUMA nodes ----------------------------------------------------------------------
 
 
-def _distributed(topology: Topology, usable: int, count: int, rule: CoreRule) -> int:
-    """Equal shares of all NUMA nodes of the group, as far as these have them; then the best of each."""
-    nodes = [usable & mask for mask in topology.parts[Level.NUMA] if usable & mask]
+def _distributed(topology: CpuTopology, usable: int, count: int, rule: CoreRule) -> int:
+    """Equal shares of all NUMA nodes of the group, as far as they have them; the best of each."""
+    nodes = [usable & mask for mask in topology.parts[TopologyLevel.NUMA] if usable & mask]
     portions = [_portions(topology, node, rule) for node in nodes]
     shares = [0] * len(nodes)
     while sum(shares) < count:
-        # The node with the least so far; among equals the one with the most to give, then the first.
+        # The node with the smallest share; then the one with most CPUs left, then the first.
         at = min(
             (i for i in range(len(nodes)) if portions[i]),
             key=lambda i: (shares[i], -sum(portions[i])),
@@ -359,8 +363,8 @@ def _distributed(topology: Topology, usable: int, count: int, rule: CoreRule) ->
     )
 
 
-def _portions(topology: Topology, node: int, rule: CoreRule) -> list[int]:
-    """In which portions a node's CPUs can be given: one by one, or core by core."""
+def _portions(topology: CpuTopology, node: int, rule: CoreRule) -> list[int]:
+    """Portions in which a node's CPUs can be taken: single CPUs, or whole cores."""
     if rule is not _whole:
         return [1] * node.bit_count()
-    return sorted(core.bit_count() for core in _wholly_free(topology, node))
+    return sorted(core.bit_count() for core in _entirely_free(topology, node))

@@ -1,4 +1,4 @@
-"""What a claim or a class may say to the CPU driver: opaque configuration, strict and versioned.
+"""Per-claim CPU policy: opaque configuration of a claim or a DeviceClass, strict and versioned.
 
 .. code-block:: yaml
 
@@ -12,10 +12,10 @@
             placement: packed       # or spread: one thread per core, as far as there are cores
             distribute: numa        # evenly over the NUMA nodes of the device; or none
             sameL3: required        # one last-level cache for all; or preferred
-            cpuset: 2-5             # exactly these (from the claim only, without other wishes)
+            cpuset: 2-5             # exactly these (from the claim only, without other fields)
 
-Fields of a claim override those of its class, one by one. Whatever is unknown, misspelt or
-contradictory is rejected: a wish that would be ignored is worse than none.
+Fields of a claim override those of its class, one by one. Unknown, misspelled and contradictory fields
+are rejected: a policy that is silently ignored is worse than none.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from drakit.kit.driver import OpaqueConfig, RejectedError
 API_VERSION: Final = "v1alpha1"
 
 
-class Placement(enum.StrEnum):
-    """How a claim's CPUs lie on cores."""
+class CorePlacement(enum.StrEnum):
+    """How a claim's CPUs are placed on cores."""
 
     PACKED = "packed"
     SPREAD = "spread"
 
 
 class Distribute(enum.StrEnum):
-    """Over what a claim's CPUs are shared out evenly."""
+    """Over what a claim's CPUs are distributed evenly."""
 
     NOTHING = "none"
     NUMA = "numa"
@@ -57,28 +57,32 @@ class SameL3(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
-    """What a claim asks of the choice beyond a number; see the module's order of preference."""
+class CpuPolicy:
+    """What a request asks for in addition to the number of CPUs."""
 
     whole_cores: bool = False
-    placement: Placement = Placement.PACKED
+    placement: CorePlacement = CorePlacement.PACKED
     distribute: Distribute = Distribute.NOTHING
     same_l3: SameL3 = SameL3.PREFERRED
+    cpuset: CpuSet | None = None
+    """Exactly these CPUs: an external scheduler has chosen them."""
 
     def __post_init__(self) -> None:
-        """Raise ``ValueError`` for wishes that contradict each other."""
-        if self.whole_cores and self.placement is Placement.SPREAD:
+        """Raise ``ValueError`` for fields that contradict each other."""
+        if self.whole_cores and self.placement is CorePlacement.SPREAD:
             raise ValueError("wholeCores: true takes every thread of a core, placement: spread one")
         if self.distribute is Distribute.NUMA and self.same_l3 is SameL3.REQUIRED:
             raise ValueError("distribute: numa and sameL3: required contradict each other")
 
 
-DEFAULT: Final = Policy()
+DEFAULT: Final = CpuPolicy()
 
 
-class _CpuConfig(Struct, frozen=True, forbid_unknown_fields=True):
+class CpuParameters(Struct, frozen=True, forbid_unknown_fields=True):
+    """The fields of ``cpuConfig``."""
+
     whole_cores: bool | None = None
-    placement: Placement | None = None
+    placement: CorePlacement | None = None
     distribute: Distribute | None = None
     same_l3: SameL3 | None = msgspec.field(name="sameL3", default=None)
     cpuset: str | None = None
@@ -86,93 +90,68 @@ class _CpuConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 class _Parameters(Struct, frozen=True, forbid_unknown_fields=True):
     api_version: str = ""
-    cpu_config: _CpuConfig = _CpuConfig()
+    cpu_config: CpuParameters = CpuParameters()
 
 
-class _NotUnderstoodError(ValueError):
-    """Which field is wrong, and what would be right."""
+def cpu_policy(configs: Iterable[OpaqueConfig], *, driver: str = "dra.cpu") -> CpuPolicy:
+    """The policy of a request's configurations, of which later ones override earlier ones.
 
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What is asked for a request except its amount."""
-
-    policy: Policy = Policy()
-    cpuset: CpuSet | None = None
-    """Exactly these CPUs: an external scheduler has chosen."""
-
-
-def wish(configs: Iterable[OpaqueConfig], *, driver: str = "dra.cpu") -> Wish:
-    """The wish that a request's configurations add up to; later ones override earlier ones.
-
-    Raises :class:`RejectedError`, saying which field is wrong and what would be right; *driver* is whom
-    the configurations are for.
+    Raises :class:`RejectedError` with the invalid field and a remedy; *driver* is the addressee of
+    the configurations.
     """
     try:
-        return _wish(configs)
-    except _NotUnderstoodError as error:
+        return _merged(configs)
+    except (ValueError, msgspec.ValidationError) as error:
         raise RejectedError(
             f"the configuration for {driver} is not understood: {error}", reason="policy"
         ) from error
 
 
-def _wish(configs: Iterable[OpaqueConfig]) -> Wish:
+def _merged(configs: Iterable[OpaqueConfig]) -> CpuPolicy:
     fields: dict[str, Any] = {}
     cpuset: CpuSet | None = None
     for config in configs:
-        asked = _parse(config)
-        named = {k: v for k, v in msgspec.structs.asdict(asked).items() if v is not None}
-        if "cpuset" in named:
-            cpuset = _explicit(config, named)
-        fields |= named
-    fields.pop("cpuset", None)
+        given = {k: v for k, v in msgspec.structs.asdict(_parse(config)).items() if v is not None}
+        if "cpuset" in given:
+            cpuset = _explicit(config, given)
+        fields |= given
     if cpuset is not None:
-        return Wish(cpuset=cpuset)
-    try:
-        return Wish(Policy(**fields))
-    except ValueError as error:
-        raise _NotUnderstoodError(str(error)) from error
+        return CpuPolicy(cpuset=cpuset)
+    return CpuPolicy(**fields)
 
 
-def _parse(config: OpaqueConfig) -> _CpuConfig:
+def _parse(config: OpaqueConfig) -> CpuParameters:
     parameters = config.parameters
     if not isinstance(parameters, Mapping):
-        raise _NotUnderstoodError(
+        raise msgspec.ValidationError(
             f"expected an object with apiVersion and cpuConfig, found {parameters!r:.40}"
         )
     version = parameters.get("apiVersion")
     if version != API_VERSION:
-        raise _NotUnderstoodError(f"apiVersion {version!r} is not known, only {API_VERSION!r} is")
+        raise ValueError(f"apiVersion {version!r} is not known, only {API_VERSION!r} is")
     _only_known(parameters, _Parameters)
     inner = parameters.get("cpuConfig")
     if isinstance(inner, Mapping):
-        _only_known(inner, _CpuConfig)
-    try:
-        return msgspec.convert(parameters, _Parameters).cpu_config
-    except msgspec.ValidationError as error:
-        raise _NotUnderstoodError(str(error)) from error
+        _only_known(inner, CpuParameters)
+    return msgspec.convert(parameters, _Parameters).cpu_config
 
 
-def _only_known(given: Mapping[str, Any], kind: type[Struct]) -> None:
+def _only_known(given: Mapping[str, Any], struct: type[Struct]) -> None:
+    known = struct.__struct_encode_fields__
     for key in given:
-        if key not in kind.__struct_encode_fields__:
-            known = kind.__struct_encode_fields__
-            raise _NotUnderstoodError(f"unknown field {key!r}{did_you_mean(key, known)}")
+        if key not in known:
+            raise ValueError(f"unknown field {key!r}{did_you_mean(key, known)}")
 
 
-def _explicit(config: OpaqueConfig, named: Mapping[str, Any]) -> CpuSet:
+def _explicit(config: OpaqueConfig, given: Mapping[str, Any]) -> CpuSet:
     if config.source == "FromClass":
-        raise _NotUnderstoodError(
-            "a class cannot name a cpuset: every claim of it would get the same CPUs"
-        )
-    if len(named) > 1:
-        raise _NotUnderstoodError(
-            "cpuset leaves nothing to choose; drop the other fields or the cpuset"
-        )
+        raise ValueError("a class cannot name a cpuset: every claim of it would get the same CPUs")
+    if len(given) > 1:
+        raise ValueError("cpuset leaves nothing to choose; drop the other fields or the cpuset")
     try:
-        cpus = CpuSet.parse(named["cpuset"])
+        cpus = CpuSet.parse(given["cpuset"])
     except CpuSetError as error:
-        raise _NotUnderstoodError(f"cpuset: {error}") from error
+        raise ValueError(f"cpuset: {error}") from error
     if not cpus:
-        raise _NotUnderstoodError("cpuset is empty; name the CPUs or leave the field out")
+        raise ValueError("cpuset is empty; name the CPUs or leave the field out")
     return cpus

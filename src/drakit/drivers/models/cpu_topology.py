@@ -1,4 +1,4 @@
-"""A machine's online CPUs as a tree of bitmasks: what :mod:`~drakit.drivers.models.cpu_choice` walks over."""
+"""Online CPUs of a machine as a tree of bitmasks, for :mod:`~drakit.drivers.models.cpu_choice`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Final
 from drakit.machine.model import Cpu, Machine
 
 
-class Level(enum.IntEnum):
-    """The parts a machine is made of, in the order of preference."""
+class TopologyLevel(enum.IntEnum):
+    """Kinds of parts of a machine, in the order of preference."""
 
     NUMA = 0
     SOCKET = 1
@@ -20,25 +20,25 @@ class Level(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """CPUs that share node, socket and cache: the leaves of the tree."""
+class TopologyLeaf:
+    """CPUs that share node, socket and last-level cache."""
 
     mask: int
     cores: tuple[tuple[int, tuple[int, ...]], ...]
-    """For each core its CPUs here, and for each number of free ones the core's code (:func:`codes_of`)."""
+    """CPUs of each core, and the core's code by number of free threads (:func:`codes_of`)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A NUMA node, socket or last-level cache and what lies inside."""
+class TopologyPart:
+    """A NUMA node, socket or last-level cache and the parts inside."""
 
-    level: Level
+    level: TopologyLevel
     mask: int
-    inner: tuple[Part | Cell, ...]
+    inner: tuple[TopologyPart | TopologyLeaf, ...]
 
 
-class Topology:
-    """A machine's online CPUs, indexed for choosing. Build one per machine and keep it."""
+class CpuTopology:
+    """Online CPUs of a machine, indexed for choosing. Build one per machine and keep it."""
 
     def __init__(self, machine: Machine) -> None:
         cpus = [cpu for cpu in machine.cpus if cpu.online]
@@ -50,24 +50,26 @@ class Topology:
             for level, key in _KEYS.items()
             for mask in _masks((key(cpu), cpu) for cpu in cpus)
         ]
-        self.tree: tuple[Part | Cell, ...] = self._nest(self.online, parts)
-        self.parts: dict[Level, list[int]] = {level: [] for level in Level}
-        self.cells: list[Cell] = []
+        self.tree: tuple[TopologyPart | TopologyLeaf, ...] = self._nest(self.online, parts)
+        self.parts: dict[TopologyLevel, list[int]] = {level: [] for level in TopologyLevel}
+        self.leaves: list[TopologyLeaf] = []
         self._index(self.tree)
 
-    def _nest(self, region: int, parts: Iterable[tuple[Level, int]]) -> tuple[Part | Cell, ...]:
+    def _nest(
+        self, region: int, parts: Iterable[tuple[TopologyLevel, int]]
+    ) -> tuple[TopologyPart | TopologyLeaf, ...]:
         """The parts within *region* by inclusion, largest outside.
 
-        Parts may include each other either way round (sub-NUMA clustering puts nodes into a cache,
-        chiplets caches into a node). Where broken firmware makes them overlap without inclusion, the
-        smaller one is cut at the larger one's border and its pieces count as parts of their own.
+        Either kind can include the other (sub-NUMA clustering puts nodes into a cache, chiplets
+        caches into a node). Where broken firmware makes parts overlap without inclusion, the smaller
+        one is split at the larger one's border.
         """
         ordered = _largest_first(parts)
         if not ordered:
-            return (self._cell(region),)
+            return (self._leaf(region),)
         if ordered[0][1] == region:
-            return (Part(ordered[0][0], region, self._nest(region, ordered[1:])),)
-        found: list[Part | Cell] = []
+            return (TopologyPart(ordered[0][0], region, self._nest(region, ordered[1:])),)
+        found: list[TopologyPart | TopologyLeaf] = []
         while region:
             border = ordered[0][1]
             found += self._nest(border, [(lv, m & border) for lv, m in ordered if m & border])
@@ -75,29 +77,31 @@ class Topology:
             region &= ~border
         return tuple(sorted(found, key=lambda part: lowest(part.mask)))
 
-    def _cell(self, region: int) -> Cell:
+    def _leaf(self, region: int) -> TopologyLeaf:
         cores = [core for core in self.cores if core & region]
-        return Cell(region, tuple((core & region, codes_of(core.bit_count())) for core in cores))
+        return TopologyLeaf(
+            region, tuple((core & region, codes_of(core.bit_count())) for core in cores)
+        )
 
-    def _index(self, inner: tuple[Part | Cell, ...]) -> None:
+    def _index(self, inner: tuple[TopologyPart | TopologyLeaf, ...]) -> None:
         for part in inner:
-            if isinstance(part, Cell):
-                self.cells.append(part)
+            if isinstance(part, TopologyLeaf):
+                self.leaves.append(part)
             else:
                 self.parts[part.level].append(part.mask)
                 self._index(part.inner)
 
 
-_KEYS: Final[dict[Level, Callable[[Cpu], int | None]]] = {
-    Level.NUMA: lambda cpu: cpu.numa_node,
-    Level.SOCKET: lambda cpu: cpu.socket,
-    Level.LLC: lambda cpu: cpu.llc,
+_KEYS: Final[dict[TopologyLevel, Callable[[Cpu], int | None]]] = {
+    TopologyLevel.NUMA: lambda cpu: cpu.numa_node,
+    TopologyLevel.SOCKET: lambda cpu: cpu.socket,
+    TopologyLevel.LLC: lambda cpu: cpu.llc,
 }
-"""Which part of each level a CPU is in; all CPUs that do not know are together in one."""
+"""The part of each level that a CPU is in; CPUs where it is not known share one."""
 
 
 def _core_key(cpu: Cpu) -> tuple[str, int]:
-    """What a CPU's core is called; a CPU that does not know its core is one."""
+    """Identity of a CPU's core; a CPU whose core is not known is a core of its own."""
     return ("cpu", cpu.id) if cpu.core is None else ("core", cpu.core)
 
 
@@ -109,7 +113,7 @@ def _masks(keyed: Iterable[tuple[object, Cpu]]) -> list[int]:
     return sorted(masks.values(), key=lowest)
 
 
-def _largest_first(parts: Iterable[tuple[Level, int]]) -> list[tuple[Level, int]]:
+def _largest_first(parts: Iterable[tuple[TopologyLevel, int]]) -> list[tuple[TopologyLevel, int]]:
     return sorted(parts, key=lambda part: (-part[1].bit_count(), part[0], lowest(part[1])))
 
 
@@ -118,7 +122,7 @@ def _mask(cpus: Iterable[Cpu]) -> int:
 
 
 def lowest(mask: int) -> int:
-    """The place of the lowest bit, counted from 1; 0 for no bit at all."""
+    """Position of the lowest bit, counted from 1; 0 without bits."""
     return (mask & -mask).bit_length()
 
 
@@ -127,9 +131,9 @@ CODE_BITS: Final = 18
 
 @lru_cache(maxsize=64)
 def codes_of(threads: int) -> tuple[int, ...]:
-    """The code of a core with 0, 1, … free threads. Codes of a cell's cores add up to its stock.
+    """The code of a core with 0, 1, … free threads. The sum of a leaf's codes counts its cores.
 
-    Every kind (threads, free) counts in a digit of its own: (1,1), (2,1), (2,2), (3,1), …
+    Each pair (threads, free) is counted in its own digit: (1,1), (2,1), (2,2), (3,1), …
     """
     first = threads * (threads - 1) // 2
     return (0, *(1 << CODE_BITS * (first + free) for free in range(threads)))

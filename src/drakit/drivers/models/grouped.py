@@ -1,43 +1,33 @@
-"""One device per NUMA node, socket or machine: claims take amounts, the driver picks the CPUs.
+"""Grouped model: devices of one or more resources per NUMA node, socket or machine.
 
-Each device can be allocated many times; the scheduler keeps account of its capacity ``dra.cpu/cpu``
-and, by the capacity's request policy, gives whole CPUs only and one where nothing is said.
+Every device can be allocated many times. The scheduler accounts for its capacities and allocates whole
+steps of them; the resources choose what exactly a claim gets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, ClassVar, Final
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from operator import or_
+from typing import ClassVar
 
-from drakit.core.cpuset import CpuSet
-from drakit.core.objects import (
-    Attribute,
-    Capacity,
-    CapacityRange,
-    Device,
-    RequestPolicy,
-    int_attribute,
-    string_attribute,
-)
+from drakit.core.objects import Attribute, Device, int_attribute
 from drakit.core.quantity import Quantity
-from drakit.drivers.models.cpu_enforcement import desired, environment
-from drakit.drivers.models.cpu_policy import wish
-from drakit.drivers.models.cpu_share import Draw, by_request, share_out
-from drakit.drivers.models.cpus import (
-    CDI_KIND,
-    DRIVER,
-    KIND,
-    Names,
-    NodeCpus,
-    node_id,
-    numa_attributes,
-    pcie_roots,
-    smt_attribute,
-)
+from drakit.drivers.models.cpu_enforcement import check_owner
+from drakit.drivers.models.cpu_settings import GroupBy
+from drakit.drivers.models.cpus import CPU_NUMBERS, NodeCpus, numa_attributes, pcie_roots
+from drakit.drivers.models.groups import Locality, ResourceGroup, groups_of
 from drakit.drivers.models.memory_policy import NO_MEMORY_QOS, MemoryQosPolicy
 from drakit.drivers.models.node_driver import NodeAmount
+from drakit.drivers.models.resource import (
+    AllocatedAmounts,
+    CapacityKind,
+    GroupDevice,
+    GroupedResource,
+    ResourceShare,
+)
+from drakit.kit.config.settings import did_you_mean
 from drakit.kit.driver import (
     AllocatedDevice,
     Assignment,
@@ -48,194 +38,142 @@ from drakit.kit.driver import (
     PoolOffer,
     PreparedClaim,
     PreparedClaims,
-    PreparedDevice,
     RejectedError,
 )
-from drakit.machine.model import Cpu
+from drakit.kit.telemetry.metrics import Gauge
 
-CAPACITY: Final = "dra.cpu/cpu"
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """The CPUs behind one device, and where they are as far as that is one place."""
-
-    device: str
-    cpus: CpuSet
-    """Those that the device offers: online, not reserved, not held back."""
-    numa_node: int | None
-    socket: int | None
+Layout = Callable[[ResourceGroup, Mapping[CapacityKind, int]], Iterable[GroupDevice]]
+"""How a group and its amounts become devices."""
 
 
-def by_numa_node(node: NodeCpus) -> tuple[Group, ...]:
-    """One group per NUMA node that has CPUs to give.
-
-    A node that spans sockets is published under its lowest socket: selectors rely on the attribute.
-    """
-    names = Names(node.machine)
-    return tuple(
-        Group(f"cpudevnuma{numa:03d}", cpus, numa, min(_sockets(node, names, cpus)))
-        for numa, cpus in _grouped(node, node_id)
-    )
-
-
-def by_socket(node: NodeCpus) -> tuple[Group, ...]:
-    """One group per socket that has CPUs to give."""
-    names = Names(node.machine)
-    return tuple(
-        Group(f"cpudevsocket{socket:03d}", cpus, _only(_nodes(node, cpus)), socket)
-        for socket, cpus in _grouped(node, names.socket)
-    )
-
-
-def by_machine(node: NodeCpus) -> tuple[Group, ...]:
-    """All CPUs there are to give."""
-    names = Names(node.machine)
-    return tuple(
-        Group("cpudevmachine", cpus, _only(_nodes(node, cpus)), _only(_sockets(node, names, cpus)))
-        for _, cpus in _grouped(node, lambda cpu: 0)
-    )
-
-
-def _grouped(node: NodeCpus, key: Callable[[Cpu], int]) -> list[tuple[int, CpuSet]]:
-    members: dict[int, list[int]] = {}
-    for cpu in node.machine.cpus:
-        if cpu.id in node.offered:
-            members.setdefault(key(cpu), []).append(cpu.id)
-    return [(number, CpuSet(cpus)) for number, cpus in sorted(members.items())]
-
-
-def _nodes(node: NodeCpus, cpus: CpuSet) -> set[int]:
-    return {node_id(node.machine.by_id[cpu]) for cpu in cpus}
-
-
-def _sockets(node: NodeCpus, names: Names, cpus: CpuSet) -> set[int]:
-    return {names.socket(node.machine.by_id[cpu]) for cpu in cpus}
-
-
-def _only(numbers: set[int]) -> int | None:
-    """The number all CPUs agree on: without one, there is nothing to be matched by."""
-    return min(numbers) if len(numbers) == 1 else None
-
-
-Grouping = Callable[[NodeCpus], tuple[Group, ...]]
+def one_device(group: ResourceGroup, amounts: Mapping[CapacityKind, int]) -> Iterable[GroupDevice]:
+    """One device with all amounts of the group: ``numa0``, ``socket0``, ``machine``."""
+    yield GroupDevice(group.name, group, amounts, "combined")
 
 
 @dataclass(frozen=True)
-class GroupedCpus:
-    """The CPU driver whose devices are groups of CPUs."""
+class GroupedDriver:
+    """A driver over grouped resources. Immutable; derived values are cached."""
 
+    name: str
+    cdi_kind: str
     cpus: NodeCpus
-    grouping: Grouping = by_numa_node
-    memory_policy: MemoryQosPolicy = NO_MEMORY_QOS
-    node_amounts: tuple[NodeAmount, ...] = ()
-    name: str = field(default=DRIVER, init=False)
-    cdi_kind: str = field(default=CDI_KIND, init=False)
-    cpuset_kinds: ClassVar[frozenset[str]] = frozenset({"cpu"})
+    resources: tuple[GroupedResource, ...]
+    localities: tuple[Locality, ...]
+    group_by: GroupBy = "numanode"
+    layout: Layout = one_device
+    cpuset_kinds: ClassVar[frozenset[str]] = frozenset({CPU_NUMBERS})
 
     @cached_property
-    def groups(self) -> tuple[Group, ...]:
-        """The devices and their CPUs."""
-        return self.grouping(self.cpus)
+    def devices(self) -> tuple[GroupDevice, ...]:
+        """The devices; groups that offer nothing have none."""
+        return tuple(
+            device
+            for group in groups_of(self.localities, self.group_by)
+            if (amounts := self._amounts(group))
+            for device in self.layout(group, amounts)
+        )
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Settings that do not fit this machine."""
-        return self.cpus.warnings
-
-    def consumption(self, claim: PreparedClaim) -> dict[str, dict[str, Quantity]]:
-        """How many CPUs of each device *claim* holds."""
-        held = claim.exclusive(KIND)
-        return {g.device: {CAPACITY: Quantity(len(g.cpus & held))} for g in self.groups}
+    def _amounts(self, group: ResourceGroup) -> dict[CapacityKind, int]:
+        return {k: n for each in self.resources for k, n in each.amounts(group).items()}
 
     # -- offer -----------------------------------------------------------------------------------
 
     def offer(self) -> Offer:
-        """One multi-allocatable device per group; groups without CPUs are left out."""
-        return Offer(pools=(PoolOffer(tuple(map(self._device, self.groups))),))
+        """The devices, and how much of each NUMA node all claims together may get."""
+        limits = {each.key: each.offered for each in self.node_amounts}
+        return Offer((PoolOffer(tuple(map(self._published, self.devices))),), limits=limits)
 
-    def _device(self, group: Group) -> Device:
-        attributes = self._attributes(group)
-        attributes |= pcie_roots(self.cpus, group.cpus, len(attributes))
+    def _published(self, device: GroupDevice) -> Device:
+        attributes = self.attributes(device)
+        attributes |= pcie_roots(self.cpus, device.group.cpus, len(attributes))
+        conditions = [each.binding_conditions(device) for each in self.resources]
+        binding = [condition for condition in conditions if condition is not None]
+        mapped = self.cpus.config.publish_node_allocatable_resource_mapping
         return Device(
-            name=group.device,
+            name=device.name,
             attributes=attributes,
-            capacity={CAPACITY: _whole_cpus(len(group.cpus))},
+            capacity={kind.key: kind.capacity(n) for kind, n in device.amounts.items()},
             allow_multiple_allocations=True,
-            node_allocatable_resources=self._mapping(),
+            binds_to_node=True if binding else None,
+            binding_conditions=tuple(ready for ready, _ in binding),
+            binding_failure_conditions=tuple(failed for _, failed in binding),
+            node_allocatable_resources={
+                kind.resource_name: {
+                    "mapping": {"capacityKey": kind.key, "capacityMultiplier": "1"}
+                }
+                for kind in (device.amounts if mapped else ())
+            },
         )
 
-    def _attributes(self, group: Group) -> dict[str, Attribute]:
-        machine = self.cpus.machine
-        attributes = {
-            "dra.cpu/numCPUs": int_attribute(len(group.cpus)),
-            "dra.cpu/numIsolatedCPUs": int_attribute(len(group.cpus & machine.isolated)),
-            **smt_attribute(machine),
-        }
-        if group.numa_node is not None:
-            attributes |= numa_attributes(group.numa_node)
-        if group.socket is not None:
-            attributes["dra.cpu/socketID"] = int_attribute(group.socket)
-        return attributes
+    def attributes(self, device: GroupDevice) -> dict[str, Attribute]:
+        """Attributes to select and match by.
 
-    def _mapping(self) -> dict[str, Any]:
-        if not self.cpus.config.publish_node_allocatable_resource_mapping:
-            return {}
-        return {"cpu": {"mapping": {"capacityKey": CAPACITY, "capacityMultiplier": "1"}}}
+        All except location are on every device: a selector that reads an attribute which a device
+        does not have fails, and with it the allocation.
+        """
+        attributes: dict[str, Attribute] = {}
+        for resource in self.resources:
+            attributes |= resource.attributes(device)
+        if device.group.numa_node is not None:
+            attributes |= numa_attributes(device.group.numa_node, self.name)
+        if device.group.socket is not None:
+            attributes[f"{self.name}/socketID"] = int_attribute(device.group.socket)
+        return attributes
 
     # -- assign ----------------------------------------------------------------------------------
 
     def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
-        """The best CPUs of each device for the amounts that the scheduler gave."""
-        draws = [self._draw(claim, allocated) for allocated in claim.devices]
-        chosen = share_out(self.cpus, claim, draws, prepared_claims)
-        together = by_request(zip(claim.devices, chosen, strict=True))
+        """What each resource chooses for the amounts that the scheduler allocated."""
+        requests = [self._request(claim, allocated) for allocated in claim.devices]
+        shares = [ResourceShare()] * len(requests)
+        for resource in self.resources:
+            chosen = resource.assign(requests, shares, prepared_claims)
+            shares = [*map(or_, shares, chosen)]
         return Assignment(
             tuple(
-                self._prepared_device(claim, allocated, cpus, together[allocated.base_request])
-                for allocated, cpus in zip(claim.devices, chosen, strict=True)
+                request.allocated.prepare(
+                    exclusive=dict(share.exclusive),
+                    amounts=dict(share.amounts),
+                    env=dict(share.env),
+                    attributes=self.attributes(request.device) | dict(share.attributes),
+                    data=dict(share.data),
+                )
+                for request, share in zip(requests, shares, strict=True)
             )
         )
 
-    def _draw(self, claim: Claim, allocated: AllocatedDevice) -> Draw:
-        group = self._group(claim, allocated)
-        asked = wish(allocated.config)
+    def _request(self, claim: Claim, allocated: AllocatedDevice) -> AllocatedAmounts:
+        device = self._device(claim, allocated)
         if allocated.admin_access:
-            return Draw(allocated, group.cpus, 0, asked, CAPACITY)
-        count = _count(claim, allocated)
-        if count < 1 and asked.cpuset is None:
-            raise RejectedError(
-                f"{claim}, request {allocated.request}, device {group.device}: {count} CPUs are no "
-                f"amount of CPUs; ask for 1 or more",
-                reason="policy",
-            )
-        return Draw(allocated, group.cpus, count, asked, CAPACITY)
+            return AllocatedAmounts(claim, allocated, device, {})
+        kinds = {kind.key: kind for kind in device.amounts}
+        amounts: dict[CapacityKind, int] = {}
+        for key, quantity in allocated.consumed_capacity.items():
+            if key in kinds:
+                amounts[kinds[key]] = kinds[key].rounded_up(quantity)
+            elif quantity:
+                # Zeros of kinds that the node has lost since the allocation are harmless.
+                raise RejectedError(
+                    f"{claim}, request {allocated.request} takes {quantity} of {key}, which device "
+                    f"{device.name} does not have{did_you_mean(key, kinds)}; correct the claim, or "
+                    f"check whether the node has lost hugepages",
+                    reason="capacity",
+                )
+        request = AllocatedAmounts(claim, allocated, device, amounts)
+        _check_amounts(request, list(kinds.values()))
+        return request
 
-    def _group(self, claim: Claim, allocated: AllocatedDevice) -> Group:
-        for group in self.groups:
-            if group.device == allocated.device:
-                return group
-        known = ", ".join(group.device for group in self.groups) or "none"
+    def _device(self, claim: Claim, allocated: AllocatedDevice) -> GroupDevice:
+        for device in self.devices:
+            if device.name == allocated.device:
+                return device
+        known = ", ".join(device.name for device in self.devices) or "none"
         raise RejectedError(
-            f"this node has no device {allocated.device}, which {claim} was given (it has: {known}); "
-            f"was the driver configured otherwise when the claim was allocated? Delete the pod and "
-            f"the claim, then they are allocated anew",
+            f"this node has no device {allocated.device}, which was allocated to {claim} (it has: "
+            f"{known}); if the driver's configuration has changed, delete the pod and the claim so "
+            f"that they are allocated again",
             reason="unknown-device",
-        )
-
-    def _prepared_device(
-        self, claim: Claim, allocated: AllocatedDevice, cpus: CpuSet, request_cpus: CpuSet
-    ) -> PreparedDevice:
-        group = self._group(claim, allocated)
-        return allocated.prepare(
-            exclusive={KIND: cpus},
-            env=environment(claim.uid, request_cpus),
-            attributes=self._attributes(group)
-            | {
-                "dra.cpu/allocatedNumCPUs": int_attribute(len(cpus)),
-                "dra.cpu/cpuset": string_attribute(str(cpus)),
-                "dra.cpu/numaNodes": string_attribute(str(self.cpus.machine.nodes_of(cpus))),
-            },
         )
 
     # -- enforce ---------------------------------------------------------------------------------
@@ -243,31 +181,79 @@ class GroupedCpus:
     def enforce(
         self, container: ContainerView, prepared_claims: PreparedClaims
     ) -> DesiredResources:
-        """Claimed CPUs for who has some, the shared pool for all others."""
-        return desired(self.cpus, container, prepared_claims)
+        """What each resource demands of the container; a later resource overrides an earlier one."""
+        for use in container.uses:
+            check_owner(container, use)
+        desired = (each.enforce(container, prepared_claims) for each in self.resources)
+        return reduce(_combined, desired, DesiredResources())
+
+    # -- node driver -----------------------------------------------------------------------------
+
+    @property
+    def memory_policy(self) -> MemoryQosPolicy:
+        """Off, unless a driver of memory overrides it."""
+        return NO_MEMORY_QOS
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Settings that do not fit this machine, one sentence each."""
+        return tuple(warning for each in self.resources for warning in each.warnings)
+
+    @property
+    def node_amounts(self) -> tuple[NodeAmount, ...]:
+        """What each NUMA node offers of resources accounted by amount."""
+        return tuple(amount for each in self.resources for amount in each.node_amounts)
+
+    def consumption(self, claim: PreparedClaim) -> dict[str, dict[str, Quantity]]:
+        """How much of each device's capacities *claim* holds."""
+        held = PreparedClaims([claim])
+
+        def amount(kind: CapacityKind, group: ResourceGroup) -> Quantity:
+            numbers = len(group.cpus & claim.exclusive(kind.name))
+            amounts = sum(held.amount(kind.amount_key(node)) for node in group.nodes)
+            return kind.quantity(numbers + amounts)
+
+        return {
+            device.name: {kind.key: amount(kind, device.group) for kind in device.amounts}
+            for device in self.devices
+        }
+
+    def gauges(self, prepared_claims: PreparedClaims) -> Iterable[Gauge]:
+        """Metrics of all resources."""
+        for resource in self.resources:
+            yield from resource.gauges(prepared_claims)
 
 
-def _count(claim: Claim, allocated: AllocatedDevice) -> int:
-    """How many CPUs the scheduler gave; a fraction, from before the request policy, rounds up."""
-    amount = allocated.consumed_capacity.get(CAPACITY)
-    if amount is None:
+def _check_amounts(request: AllocatedAmounts, kinds: Iterable[CapacityKind]) -> None:
+    """Reject a request without amounts, or with less than a device hands out."""
+    if not any(kind in request.amounts for kind in kinds):
         raise RejectedError(
-            f"{claim}, request {allocated.request} has no {CAPACITY} in its allocation: the "
-            f"cluster's feature gate DRAConsumableCapacity is off; turn it on, or run the driver "
-            f"with --cpu-device-mode individual",
+            f"{request} has no amounts in its allocation: the cluster's feature gate "
+            f"DRAConsumableCapacity is off; turn it on",
             reason="capacity",
         )
-    return amount.ceil()
+    for kind in kinds:
+        if request.amounts.get(kind, 0) < kind.least:
+            raise RejectedError(
+                f"{request}: {request.amounts.get(kind, 0)} is not a valid amount of {kind.key}; "
+                f"request {kind.least} or more",
+                reason="policy",
+            )
+    if not any(request.amounts.values()):
+        raise RejectedError(
+            f"{request} asks for nothing; set amounts in the request's capacity.requests, with "
+            f"these keys: {', '.join(kind.key for kind in kinds)}",
+            reason="capacity",
+        )
 
 
-def _whole_cpus(count: int) -> Capacity:
-    """So many CPUs, of which a request gets whole ones only, and one if it does not say."""
-    one, all_of_them = Quantity(1), Quantity(count)
-    # The API server rejects a step that the capacity has no room for; one CPU needs none.
-    step = one if count > 1 else None
-    return Capacity(
-        value=all_of_them,
-        request_policy=RequestPolicy(
-            default=one, valid_range=CapacityRange(min=one, max=all_of_them, step=step)
-        ),
+def _combined(one: DesiredResources, other: DesiredResources) -> DesiredResources:
+    return DesiredResources(
+        cpus=one.cpus if other.cpus is None else other.cpus,
+        mems=one.mems if other.mems is None else other.mems,
+        lift_quota=one.lift_quota or other.lift_quota,
+        memory_limit=one.memory_limit if other.memory_limit is None else other.memory_limit,
+        hugepage_limits={**one.hugepage_limits, **other.hugepage_limits},
+        unified={**one.unified, **other.unified},
+        env={**one.env, **other.env},
     )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
+from drakit.core.log import get_logger
 from drakit.core.quantity import Quantity
 from drakit.drivers.models.cpus import NodeCpus
 from drakit.drivers.models.memory_policy import MemoryQosPolicy
-from drakit.kit.driver import Driver, PreparedClaim
+from drakit.kit.driver import Driver, PreparedClaim, PreparedClaims
+from drakit.kit.telemetry.metrics import Gauge
+
+log = get_logger(__name__)
 
 
 class NodeAmount(NamedTuple):
@@ -21,6 +25,11 @@ class NodeAmount(NamedTuple):
     """Key in :attr:`~drakit.kit.driver.PreparedDevice.amounts`: ``numa0/memory``."""
     offered: int
     """Amount that all claims together can get; bytes for memory and hugepages."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of the resource: ``memory``, ``hugepages2Mi``."""
+        return self.key.partition("/")[2]
 
 
 class NodeDriver(Driver, Protocol):
@@ -56,3 +65,26 @@ class NodeDriver(Driver, Protocol):
         By device and capacity key. Empty where devices have no consumable capacity.
         """
         ...
+
+    def gauges(self, prepared_claims: PreparedClaims) -> Iterable[Gauge]:
+        """Metrics of the driver's resources."""
+        ...
+
+
+class WarningLog:
+    """Logs settings that do not fit the machine and inconsistencies in the kernel's files."""
+
+    def __init__(self) -> None:
+        self._logged: set[tuple[str, str]] = set()
+
+    def log(self, driver: NodeDriver, more: Iterable[str] = ()) -> None:
+        """Log the warnings of *driver* and its machine, and *more* about the configuration."""
+        for reason in (*driver.warnings, *more):
+            self._once("configuration does not fit this machine", "", reason)
+        for warning in driver.cpus.machine.warnings:
+            self._once("inconsistent kernel file", warning.file, warning.reason)
+
+    def _once(self, message: str, path: str, reason: str) -> None:
+        if (path, reason) not in self._logged:
+            self._logged.add((path, reason))
+            log.warning(message, **({"path": path} if path else {}), reason=reason)

@@ -1,34 +1,31 @@
-"""Who holds what on this node: the truth, one checkpoint file per claim.
+"""The checkpoint: the prepared claims of one driver on this node, one file per claim.
 
-A claim's file is written durably (temporary file, sync, rename, sync of the directory) before the
-kubelet gets an answer, and removed before an unprepare is confirmed. CDI specs and cgroup contents
-are derived from it. The rules:
+A claim's file is written durably (temporary file, fsync, rename, fsync of the directory) before the
+kubelet gets an answer, and removed before an unprepare is confirmed. CDI specs and cgroup contents are
+derived from it. The rules:
 
 * Every change runs inside :meth:`Checkpoint.transaction`, under a lock that also excludes other
-  processes, on a view re-read from disk: during a rolling update two instances serve one checkpoint.
+  processes, on a view re-read from disk: during a rolling update two instances use one checkpoint.
 * No two claims hold one exclusive number, one whole device, or more of a capacity than there is
   (:mod:`drakit.kit.claims.conflicts`). The check is always on, and its error names the other claim.
-* **A checkpoint file is quarantined only because of what it contains**, and only under the lock: it is
-  renamed to ``<uid>.json.unreadable`` and fails that claim alone. What could be made out of it, or is
-  later seen on a running container, stays held: a damaged record must not hand its CPUs to others.
+* **A file is quarantined only because of its content**, and only under the lock: it is renamed to
+  ``<uid>.json.unreadable`` and only its own claim fails. What can be recovered from it, or is later
+  seen on a running container, stays held: a damaged record must not release its CPUs to others.
 * **A file that could not be read is left as it is** (EIO, ENOMEM, EMFILE, EACCES, a symbolic link …).
-  It may be intact, so what is known of it stays held and nothing new is assigned: its CPUs might be
-  among what looks free. It is read again at every look, and all goes on when that succeeds.
-* **A file written by a newer version is never renamed, changed or removed.** Its claim is that
-  version's business; what can be made out of the file is held, or else nothing new is assigned.
+  It may be intact, so what is known of it stays held and nothing new is assigned: what looks free may
+  be its. It is read again at every refresh.
+* **A file written by a newer version is never renamed, changed or removed.** Its claim is left to that
+  version; what can be recovered from the file stays held, or else nothing new is assigned.
 * **Releasing never requires disk space**: removing a claim only unlinks.
-* **Acknowledged means durable.** A record that this instance found on disk may stem from a writer that
-  died, or failed, before its last sync; :meth:`Transaction.confirm` makes up for that before the
-  kubelet is answered again.
+* **Acknowledged means durable.** A record found on disk may be from a writer that crashed or failed
+  before its last fsync; :meth:`Transaction.confirm` syncs it before the kubelet is answered again.
 
-The format is versioned and carries a checksum, so that a flipped bit is noticed. Unknown fields of a
-record with a known format are ignored.
+The format is versioned and has a checksum. Unknown fields of a known format are ignored.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import re
 import stat
@@ -41,8 +38,10 @@ from typing import Any, Final
 import msgspec
 
 from drakit.core import atomicfile
+from drakit.core.bootrecord import boot_id
 from drakit.core.cpuset import CpuSet
 from drakit.core.filelock import FileLock
+from drakit.core.log import get_logger
 from drakit.core.objects import Struct
 from drakit.core.quantity import Quantity
 from drakit.kit.claims.conflicts import check_conflicts
@@ -56,7 +55,7 @@ from drakit.kit.driver import (
 )
 
 FORMAT: Final = 1
-"""Version of the file format; a reader leaves alone what is newer than itself."""
+"""Version of the file format; files of a newer format are left alone."""
 
 _SUFFIX: Final = ".json"
 _UNREADABLE: Final = ".unreadable"
@@ -64,46 +63,46 @@ _LARGEST_FILE: Final = 8 << 20
 _UID: Final = re.compile(r"[\w-][\w.-]{0,127}")
 _EXCLUSIVE: Final = re.compile(rb'"exclusive"\s*:\s*\{([^{}]*)')
 _NUMBERS: Final = re.compile(rb'"([^"\\]{1,64})"\s*:\s*"([0-9,-]*)"')
-_LOG = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 Signature = tuple[int, int, int]
 Held = dict[str, CpuSet]
 
 
 class UnreadableClaimError(RejectedError):
-    """The claim's own record is damaged, so it cannot be told what it holds."""
+    """The claim's own record is damaged, so what it holds is unknown."""
 
     def __init__(self, uid: str, path: str) -> None:
         super().__init__(
-            f"the record of claim {uid} is unreadable and was set aside as {path}; "
-            f"delete the pods that use the claim, then they can be created again",
+            f"the record of claim {uid} is unreadable and was quarantined as {path}; "
+            f"delete the pods that use the claim and create them again",
             reason="unreadable",
         )
 
 
 class NotReadyError(RejectedError):
-    """The driver cannot answer now and will later, without anybody's help or with the help named."""
+    """The driver cannot answer now; the text states what must happen first."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, reason="not-ready")
 
 
 class NewerFormatError(ValueError):
-    """A checkpoint file of a newer version of drakit. Not damage: that version can read it."""
+    """A checkpoint file written by a newer version of drakit; it is not damaged."""
 
     def __init__(self, found: int) -> None:
-        super().__init__(f"format {found} is not known here (this drakit knows 1..{FORMAT})")
+        super().__init__(f"format {found} is not known (this version of drakit knows 1..{FORMAT})")
         self.found = found
 
 
 class _Head(Struct, frozen=True):
-    """What every format has in common."""
+    """The field that every format has."""
 
     format: int
 
 
 class _File(Struct, frozen=True):
-    """What stands in a claim's file."""
+    """The content of a claim's file."""
 
     format: int
     checksum: int
@@ -112,17 +111,17 @@ class _File(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Newer:
-    """A file of a newer format: which, and what could be made out of it."""
+    """A file of a newer format, and what could be recovered from it."""
 
     signature: Signature
     format: int
     held: Held
     complete: bool
-    """Whether *held* is all that the claim can hold, as far as this version can tell."""
+    """Whether *held* is everything the claim holds, as far as this version can determine."""
 
 
 def encode(entry: PreparedClaim) -> bytes:
-    """The bytes of a claim's file. Equal entries give equal bytes."""
+    """The content of a claim's file. Equal claims give equal bytes."""
     body = msgspec.json.encode(entry, enc_hook=_to_plain, order="deterministic")
     return msgspec.json.encode(
         _File(format=FORMAT, checksum=zlib.crc32(body), entry=msgspec.Raw(body))
@@ -130,15 +129,12 @@ def encode(entry: PreparedClaim) -> bytes:
 
 
 def decode(data: bytes) -> PreparedClaim:
-    """Read the bytes of a claim's file; ``ValueError`` says what is wrong with them.
-
-    Raises :class:`NewerFormatError` for a file that a newer version wrote.
-    """
+    """Decode a claim's file. Raises ``ValueError``, :class:`NewerFormatError` for a newer format."""
     found = msgspec.json.decode(data, type=_Head).format
     if found > FORMAT:
         raise NewerFormatError(found)
     if found < 1:
-        raise ValueError(f"format {found} is not known here (this drakit knows 1..{FORMAT})")
+        raise ValueError(f"format {found} is not known (this version of drakit knows 1..{FORMAT})")
     file = msgspec.json.decode(data, type=_File)
     if zlib.crc32(bytes(file.entry)) != file.checksum:
         raise ValueError("checksum does not match the content")
@@ -160,7 +156,7 @@ def _from_plain(kind: type[Any], value: Any) -> Any:
 
 
 def _salvage(data: bytes) -> Held:
-    """What a damaged or newer record tells of exclusive prepared claims; better too much than too little."""
+    """The exclusive numbers in a damaged or newer record; rather too many than too few."""
     held: Held = {}
     for part in _EXCLUSIVE.findall(data):
         for kind, numbers in _NUMBERS.findall(part):
@@ -171,24 +167,23 @@ def _salvage(data: bytes) -> Held:
 
 
 def _only_numbers(data: bytes) -> bool:
-    """Whether a record of a newer format seems to hold exclusive numbers and nothing else.
+    """Whether a record of a newer format holds exclusive numbers only, so that salvaging is complete.
 
-    Then what :func:`_salvage` finds is all of it. Amounts and devices without numbers cannot be held
-    for a claim that is not understood.
+    Amounts and devices without numbers cannot be held for a claim that cannot be decoded.
     """
     try:
-        prepared_devices = msgspec.json.decode(data)["entry"]["grants"]
-        return bool(prepared_devices) and all(
-            any(CpuSet.parse(numbers) for numbers in prepared["exclusive"].values())
-            and not any((prepared.get("amounts") or {}).values())
-            for prepared in prepared_devices
+        devices = msgspec.json.decode(data)["entry"]["grants"]
+        return bool(devices) and all(
+            any(CpuSet.parse(numbers) for numbers in device["exclusive"].values())
+            and not any((device.get("amounts") or {}).values())
+            for device in devices
         )
     except (ValueError, AttributeError, TypeError, KeyError, RecursionError):
         return False
 
 
 def _exclusive_of(entry: PreparedClaim | None) -> Held:
-    return _merged(*(prepared.exclusive for prepared in entry.devices)) if entry is not None else {}
+    return _merged(*(each.exclusive for each in entry.devices)) if entry is not None else {}
 
 
 def _merged(*parts: Mapping[str, CpuSet]) -> Held:
@@ -199,24 +194,13 @@ def _merged(*parts: Mapping[str, CpuSet]) -> Held:
     return held
 
 
-def boot_id(proc: str = "/proc") -> str:
-    """The identity of the running boot; empty where the kernel does not tell."""
-    try:
-        with open(f"{proc}/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read(64).strip()
-    except OSError:
-        return ""
-
-
-def entry_of(
-    claim: Claim, prepared_devices: tuple[PreparedDevice, ...], boot: str
-) -> PreparedClaim:
-    """The checkpoint entry for what *claim* was given."""
+def entry_of(claim: Claim, devices: tuple[PreparedDevice, ...], boot: str) -> PreparedClaim:
+    """The checkpoint entry of *claim* with these devices."""
     return PreparedClaim(
         uid=claim.uid,
         namespace=claim.namespace,
         name=claim.name,
-        devices=prepared_devices,
+        devices=devices,
         consumers=claim.consumers,
         pod_claim_name=claim.pod_claim_name,
         boot_id=boot,
@@ -233,9 +217,9 @@ def read_claims(directory: str) -> PreparedClaims:
 
 
 class Checkpoint:
-    """The claims of one driver on this node, kept in *directory* (made if missing, mode 0700).
+    """The claims of one driver on this node, kept in *directory* (created with mode 0700).
 
-    Reading the current view (:attr:`prepared_claims`) is free and never blocks; :meth:`refresh` notices
+    Reading the current view (:attr:`prepared_claims`) is free and never blocks; :meth:`refresh` reads
     what another instance wrote. Changes go through :meth:`transaction`.
     """
 
@@ -257,14 +241,14 @@ class Checkpoint:
         self._first_seen: tuple[Signature | None, float] = (None, 0.0)
         self.prepared_claims = PreparedClaims()
         self.unreadable: dict[str, str] = {}
-        """Claims whose file is damaged: UID to the path, in quarantine as soon as we had the lock."""
+        """Path of each damaged file by UID; quarantined as soon as this instance gets the lock."""
 
     # -- reading ---------------------------------------------------------------------------------
 
     def load(self) -> PreparedClaims:
-        """Make the directory, drop leftovers of crashed writers, read everything.
+        """Create the directory, remove leftovers of crashed writers, read everything.
 
-        Raises ``OSError`` when the directory cannot be used. A single file that cannot be read is no
+        Raises ``OSError`` if the directory cannot be used. A single file that cannot be read is not an
         error here: see :attr:`problem`.
         """
         atomicfile.ensure_directory(self.directory, 0o700)
@@ -272,40 +256,36 @@ class Checkpoint:
         try:
             atomicfile.clean_temporaries(self.directory)
         except OSError as error:
-            _LOG.warning("cannot remove leftovers in %s: %s", self.directory, error)
+            log.warning("cannot remove temporary files", path=self.directory, error=error)
         self._stamp = None
         self.refresh()
-        stale = [entry for entry in self.prepared_claims if entry.boot_id != self.boot]
+        stale = sum(entry.boot_id != self.boot for entry in self.prepared_claims)
         if stale:
-            _LOG.info(
-                "%d claims were prepared before the last boot; the kubelet prepares or drops them",
-                len(stale),
-            )
+            log.info("claims of an earlier boot wait for the kubelet", count=stale)
         return self.prepared_claims
 
     @property
     def unseen(self) -> frozenset[str]:
-        """Claims that have a file whose content is not known: not read, or of a newer version."""
+        """Claims with a file whose content is unknown: it cannot be read, or is of a newer version."""
         return frozenset((*self._unread, *self._unread_asides, *self._newer))
 
     @property
     def problem(self) -> str | None:
-        """Why not every claim can be served; ``None`` when all can."""
+        """Why not every claim can be served; ``None`` if all can."""
         for uid, why in (*self._unread.items(), *self._unread_asides.items()):
             return (
-                f"the checkpoint of claim {uid} cannot be read ({why}); no other claim is prepared "
-                f"until it can, it is read again every few seconds. If it stays so, check the disk"
+                f"the checkpoint of claim {uid} cannot be read ({why}); no other claim is prepared until "
+                f"it can, it is read again every few seconds. If the error persists, check the disk"
             )
         for uid, newer in self._newer.items():
             return self._why_newer(uid, newer)
         return None
 
     def refresh(self) -> bool:
-        """Re-read what changed on disk since the last look; says whether anything did.
+        """Re-read what changed on disk; returns whether the prepared claims changed.
 
         Costs one ``stat`` when nothing changed: renames and removals alter the directory's time.
-        Nothing is renamed here. Raises ``OSError`` when the directory cannot be read; what was known
-        stays.
+        Renames nothing. Raises ``OSError`` if the directory cannot be read; the view then stays.
         """
         stamp = _signature(os.stat(self.directory))
         if stamp == self._stamp:
@@ -315,28 +295,27 @@ class Checkpoint:
         changed = False
         files, asides = self._listed()
         for uid in [uid for uid in self._damaged if uid in asides and uid not in files]:
-            del self._damaged[uid]  # another instance has set it aside
+            del self._damaged[uid]  # another instance has quarantined it
             self.unreadable[uid] = self.path(uid) + _UNREADABLE
         for uid, signature in files.items():
             if not self._up_to_date(uid, signature):
                 changed |= self._reread(uid, signature)
         for uid in [uid for uid in self._tracked() if uid not in files]:
-            changed |= self._look_for(uid)
-        self._look_at_asides(asides)
-        # A change within one tick of the file system's clock would leave the same stamp: trust
-        # the stamp only once it was seen for longer than any such tick.
-        settled = seen_for > _tick(stamp)
+            changed |= self._recheck(uid)
+        self._read_quarantined(asides)
+        # Two changes within one tick of the file system's clock leave the same stamp: trust it only
+        # after it was seen for longer than a tick.
         unread = self._unread or self._unread_asides
-        self._stamp = stamp if settled and not unread else None
+        self._stamp = stamp if seen_for > _tick(stamp) and not unread else None
         if not changed and self._uncertain() == before:
             return False
         self._rebuild()
         return True
 
     def _seen_for(self, stamp: Signature) -> float:
-        """For how many seconds the directory has had this stamp in our view.
+        """For how long this instance has seen the directory with this stamp.
 
-        By the monotonic clock: the time of day, which the stamp is made of, may be set at any moment.
+        By the monotonic clock: the wall clock, which the stamp is from, may be set at any time.
         """
         now = time.monotonic()
         if self._first_seen[0] != stamp:
@@ -344,11 +323,11 @@ class Checkpoint:
         return now - self._first_seen[1]
 
     def _uncertain(self) -> tuple[object, ...]:
-        """What decides about the prepared claims except the files that can be read."""
+        """Everything but readable files that determines the prepared claims."""
         return dict(self._newer), self.unseen, dict(self._salvaged)
 
     def _listed(self) -> tuple[dict[str, Signature | None], set[str]]:
-        """The claims' files with their signatures (None: cannot be had), and those set aside."""
+        """The claims' files with their signatures (None: unknown), and the quarantined claims."""
         files: dict[str, Signature | None] = {}
         asides = set()
         descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -369,7 +348,7 @@ class Checkpoint:
                 except OSError:
                     files[uid] = None
                     continue
-                if not stat.S_ISDIR(status.st_mode):  # a directory is nobody's record
+                if not stat.S_ISDIR(status.st_mode):  # a directory is not a record
                     files[uid] = _signature(status)
         finally:
             os.close(descriptor)
@@ -387,8 +366,8 @@ class Checkpoint:
     def _tracked(self) -> list[str]:
         return [*self._known, *self._newer, *self._damaged, *self._unread]
 
-    def _look_for(self, uid: str) -> bool:
-        """A file that the listing did not show: forget it only if it really is not there."""
+    def _recheck(self, uid: str) -> bool:
+        """Check a file that the listing did not contain: forget it only if it does not exist."""
         try:
             signature = _signature(os.lstat(self.path(uid)))
         except FileNotFoundError:
@@ -408,7 +387,7 @@ class Checkpoint:
         return self._known.pop(uid, None) is not None
 
     def _reread(self, uid: str, signature: Signature | None) -> bool:
-        """Read one file; what it was taken for before stays when it cannot be read."""
+        """Read one file; if it cannot be read, what was known of it stays."""
         try:
             if signature is None:
                 signature = _signature(os.lstat(self.path(uid)))
@@ -422,7 +401,7 @@ class Checkpoint:
         try:
             entry = decode(data)
             if entry.uid != uid:
-                raise ValueError(f"the file speaks of claim {entry.uid}")
+                raise ValueError(f"the file is of claim {entry.uid}")
         except NewerFormatError as newer:
             self._forget_file(uid)
             self._note_newer(uid, signature, newer.found, known, data)
@@ -436,62 +415,67 @@ class Checkpoint:
             (self._doubtful if doubtful else self._unsynced).add(uid)
         return True
 
-    def _note_unread(self, uid: str, problem: OSError) -> bool:
-        """The file is there and may be intact: keep what is known of it, and try again."""
+    def _note_unread(self, uid: str, error: OSError) -> bool:
+        """Keep what is known of a file that exists and may be intact, and read it again later."""
         if uid not in self._unread:
-            _LOG.error(
-                "cannot read the checkpoint of claim %s: %s; it is left as it is and read again, "
-                "no other claim is prepared until then",
-                uid,
-                problem,
+            log.error(
+                "cannot read checkpoint file, no other claim is prepared until it can be read",
+                path=self.path(uid),
+                error=error,
             )
-        self._unread[uid] = str(problem)
+        self._unread[uid] = str(error)
         return False
 
     def _note_newer(
         self, uid: str, signature: Signature, found: int, known: PreparedClaim | None, data: bytes
     ) -> None:
-        told = _salvage(data)
-        held = _merged(told, _exclusive_of(known))
-        self._newer[uid] = _Newer(signature, found, held, bool(told) and _only_numbers(data))
-        _LOG.error("%s", self._why_newer(uid, self._newer[uid]))
+        salvaged = _salvage(data)
+        held = _merged(salvaged, _exclusive_of(known))
+        complete = bool(salvaged) and _only_numbers(data)
+        self._newer[uid] = _Newer(signature, found, held, complete)
+        log.error(
+            "checkpoint file was written by a newer version",
+            path=self.path(uid),
+            format=found,
+            supported_format=FORMAT,
+            blocks_other_claims=not complete,
+        )
 
     def _note_damaged(
         self, uid: str, signature: Signature, known: PreparedClaim | None, data: bytes, why: str
     ) -> None:
-        """A file that was read and is wrong: its claim fails, the others do not notice."""
+        """Note a damaged file: its claim fails, the others are not affected."""
         held = _merged(_salvage(data), _exclusive_of(known))
         self._salvaged[uid] = _merged(held, self._salvaged.get(uid, {}))
         self._damaged[uid] = signature
         self.unreadable[uid] = self.path(uid)
-        _LOG.error(
-            "the record of claim %s is unreadable (%s); it is taken to hold %s",
-            uid,
-            why,
-            {k: str(v) for k, v in held.items()} or "nothing known",
+        log.error(
+            "checkpoint file is damaged",
+            path=self.path(uid),
+            error=why,
+            held={kind: str(numbers) for kind, numbers in held.items()},
         )
 
     def _quarantine(self) -> None:
-        """Rename damaged files, for the next look and for people. Callers hold the lock."""
+        """Rename damaged files. Callers hold the lock."""
         for uid in list(self._damaged):
             path = self.path(uid)
             try:
                 os.rename(path, path + _UNREADABLE)
             except OSError as error:
-                _LOG.error("cannot set aside %s: %s; it is tried again", path, error)
+                log.error("cannot quarantine damaged file, will retry", path=path, error=error)
                 continue
             del self._damaged[uid]
             self.unreadable[uid] = path + _UNREADABLE
-            _LOG.error("the damaged record %s was set aside as %s", path, self.unreadable[uid])
+            log.error("damaged file quarantined", path=self.unreadable[uid])
 
-    def _look_at_asides(self, present: set[str]) -> None:
-        """Hold what the files in quarantine tell; forget those that another instance removed."""
+    def _read_quarantined(self, present: set[str]) -> None:
+        """Hold what quarantined files contain; forget those that another instance removed."""
         for uid in present:
-            if uid in self._known or uid in self._newer:
-                continue  # an older incident: the claim has a record again
-            if uid in self._salvaged and uid not in self._unread_asides:
-                continue
-            self._read_aside(uid)
+            # A claim with a readable record again had its damage earlier.
+            readable = uid in self._known or uid in self._newer
+            if not readable and (uid not in self._salvaged or uid in self._unread_asides):
+                self._read_aside(uid)
         for uid in [uid for uid in self.unreadable if uid not in present | set(self._damaged)]:
             self._read_aside(uid)
 
@@ -505,7 +489,7 @@ class Checkpoint:
             self._salvaged.pop(uid, None)
         except OSError as error:
             if uid not in self._unread_asides:
-                _LOG.error("cannot read %s: %s; it is read again", path, error)
+                log.error("cannot read quarantined file, will retry", path=path, error=error)
             self._unread_asides[uid] = str(error)
             self.unreadable[uid] = path
         else:
@@ -516,10 +500,10 @@ class Checkpoint:
     # -- claims without a readable record ----------------------------------------------------------
 
     def hold_for_running(self, held: Mapping[str, Held]) -> bool:
-        """Keep numbers, by claim and kind, for running containers whose claim has no readable record.
+        """Hold numbers, by claim and kind, for running containers whose claim has no readable record.
 
-        In memory only, in place of what was held so before; says whether that changes anything. A claim
-        that is unprepared or prepared again is held no longer; what a damaged record tells stays held.
+        In memory only, replacing those of the previous call; returns whether anything changed. A claim
+        that is unprepared or prepared again is no longer held; numbers in a damaged record stay held.
         """
         if dict(held) == self.held_for_running:
             return False
@@ -543,16 +527,16 @@ class Checkpoint:
     def _why_newer(self, uid: str, newer: _Newer) -> str:
         return (
             f"the checkpoint {self.path(uid)} was written by a newer version of drakit (format "
-            f"{newer.format}, this version reads up to {FORMAT}); it is left as it is and its claim "
-            f"can be served by that version only"
-            + ("" if newer.complete else "; no other claim is prepared by this version meanwhile")
-            + ". Go back to the newer version, or end the pods of the claim with it"
+            f"{newer.format}, this version reads up to {FORMAT}); it is not changed and only that "
+            f"version can serve its claim"
+            + ("" if newer.complete else "; until then this version prepares no other claim")
+            + ". Return to the newer version, or use it to end the pods of the claim"
         )
 
     def _why_incomplete(self) -> str | None:
-        """Why it is not known what is free: a file may hold it that could not be understood."""
+        """Why it is unknown what is free: a file that cannot be decoded may hold it."""
         for uid, why in (*self._unread.items(), *self._unread_asides.items()):
-            return f"the checkpoint of claim {uid} cannot be read ({why}) and may hold the same"
+            return f"the checkpoint of claim {uid} cannot be read ({why}) and may hold the same resources"
         for uid, newer in self._newer.items():
             if not newer.complete:
                 return self._why_newer(uid, newer)
@@ -563,24 +547,24 @@ class Checkpoint:
             raise NotReadyError(self._why_newer(uid, self._newer[uid]))
         if uid in self._unread and uid not in self._known:
             raise NotReadyError(
-                f"the checkpoint of claim {uid} cannot be read ({self._unread[uid]}); it is left as "
-                f"it is and read again when the kubelet repeats the call"
+                f"the checkpoint of claim {uid} cannot be read ({self._unread[uid]}); it is not "
+                f"changed, and read again when the kubelet repeats the call"
             )
 
     def path(self, uid: str) -> str:
-        """Where the claim's file is. Raises ``ValueError`` for a UID that is no file name."""
+        """The path of the claim's file. Raises ``ValueError`` for an invalid UID."""
         if not _is_uid(uid):
-            raise ValueError(f"{uid!r} is no claim UID")
+            raise ValueError(f"{uid!r} is not a valid claim UID")
         return os.path.join(self.directory, uid + _SUFFIX)
 
     # -- changing --------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def transaction(self, timeout: float | None = 40.0) -> AsyncIterator[Transaction]:
-        """Exclude everybody else (also other processes), and look at what is true now.
+        """Lock the checkpoint, also against other processes, and refresh the view.
 
-        Raises ``LockTimeoutError`` when another instance keeps the lock for longer than *timeout*
-        seconds (below the kubelet's 45 s, so that our error arrives and not its time-out).
+        Raises ``LockTimeoutError`` if another instance holds the lock for longer than *timeout*
+        seconds (below the kubelet's 45 s, so that this error arrives before its own timeout).
         """
         async with self._lock.hold(timeout):
             self.refresh()
@@ -589,7 +573,7 @@ class Checkpoint:
 
     def _put(self, entry: PreparedClaim) -> None:
         path = self.path(entry.uid)
-        with self._looking_again():
+        with self._refreshing_on_error():
             self._doubtful.add(entry.uid)
             atomicfile.write_atomic(path, encode(entry))
             signature = _signature(os.lstat(path))
@@ -597,33 +581,27 @@ class Checkpoint:
         self._unsynced.clear()  # the directory was synced after all of them had been read
         self._known[entry.uid] = (signature, entry)
         self._unread.pop(entry.uid, None)
-        quick = entry.uid not in self.prepared_claims.orphaned
         self._forget_orphaned(entry.uid)
-        if quick:
-            self.prepared_claims = self.prepared_claims.replacing(entry.uid, entry)
-        else:
-            self._rebuild()
+        self.prepared_claims = self.prepared_claims.replacing(entry.uid, entry)
 
     def _remove(self, uid: str) -> bool:
         self._check_seen(uid)
         path = self.path(uid)
-        with self._looking_again():
+        with self._refreshing_on_error():
             if uid in self.unreadable or os.path.lexists(path + _UNREADABLE):
                 atomicfile.remove_durably(path + _UNREADABLE)
             existed = atomicfile.remove_durably(path)
-        quick = uid not in self.prepared_claims.orphaned
         self._forget_file(uid)
         self._forget_orphaned(uid)
-        if not quick:
-            self._rebuild()
-        elif uid in self.prepared_claims.entries:
-            self.prepared_claims = self.prepared_claims.replacing(uid, None)
+        claims = self.prepared_claims
+        if uid in claims.entries or uid in claims.orphaned:
+            self.prepared_claims = claims.replacing(uid, None)
         return existed
 
     def _confirm(self, uid: str) -> None:
         """See :meth:`Transaction.confirm`."""
         if uid in self._doubtful:
-            self._put(self._known[uid][1])  # a sync that failed cannot be made up for by another
+            self._put(self._known[uid][1])  # another fsync after a failed one guarantees nothing
         elif uid in self._unsynced:
             atomicfile.sync_directory(self.directory)
             self._unsynced.clear()
@@ -635,8 +613,8 @@ class Checkpoint:
         self.held_for_running.pop(uid, None)
 
     @contextlib.contextmanager
-    def _looking_again(self) -> Iterator[None]:
-        """After a change that failed half-way only the disk knows what is true."""
+    def _refreshing_on_error(self) -> Iterator[None]:
+        """Read everything again after a change that failed half-way."""
         try:
             yield
         except BaseException:
@@ -645,51 +623,50 @@ class Checkpoint:
 
 
 class Transaction:
-    """What may be done while holding the checkpoint's lock."""
+    """The operations that need the checkpoint's lock."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
 
     @property
     def prepared_claims(self) -> PreparedClaims:
-        """The truth as of now."""
+        """The current view."""
         return self._checkpoint.prepared_claims
 
     def get(self, uid: str) -> PreparedClaim | None:
-        """The claim's entry.
+        """The claim's entry, if it has one.
 
-        Raises :class:`UnreadableClaimError` when its record is damaged, :class:`NotReadyError` when it could not be
-        read now or was written by a newer version.
+        Raises :class:`UnreadableClaimError` if its record is damaged, :class:`NotReadyError` if it
+        cannot be read now or was written by a newer version.
         """
-        self._checkpoint._check_seen(uid)
-        if uid in self._checkpoint._unread:
+        checkpoint = self._checkpoint
+        checkpoint._check_seen(uid)
+        if uid in checkpoint._unread:
             raise NotReadyError(
-                f"the checkpoint of claim {uid} cannot be read; the kubelet tries again"
+                f"the checkpoint of claim {uid} cannot be read; the kubelet retries"
             )
-        if (
-            uid in self._checkpoint.unreadable
-            and uid not in self._checkpoint.prepared_claims.entries
-        ):
-            raise UnreadableClaimError(uid, self._checkpoint.unreadable[uid])
-        return self._checkpoint.prepared_claims.get(uid)
+        entry = checkpoint.prepared_claims.get(uid)
+        if entry is None and uid in checkpoint.unreadable:
+            raise UnreadableClaimError(uid, checkpoint.unreadable[uid])
+        return entry
 
     def check_removable(self, uid: str) -> None:
-        """Raise :class:`NotReadyError` where :meth:`remove` would; before anything else is removed."""
+        """Raise :class:`NotReadyError` if :meth:`remove` would, before anything else is removed."""
         self._checkpoint._check_seen(uid)
 
     def check_complete(self) -> None:
-        """Raise :class:`NotReadyError` while a file may hold what looks free (see the module)."""
+        """Raise :class:`NotReadyError` while an unread file may hold what looks free."""
         why = self._checkpoint._why_incomplete()
         if why is not None:
             raise NotReadyError(
-                f"nothing new can be assigned on this node: {why}; the kubelet tries again"
+                f"nothing new can be assigned on this node: {why}; the kubelet retries"
             )
 
     def put(self, entry: PreparedClaim, offer: Offer) -> None:
-        """Make *entry* true, durably. Raises :class:`ClaimConflictError` and changes nothing if it cannot be.
+        """Write *entry* durably, replacing an earlier entry of the same claim.
 
-        Replaces an earlier entry of the same claim. The check does not trust the driver. Grants that
-        the claim already has are checked against other claims only, not against today's *offer*.
+        Raises :class:`ClaimConflictError`, and changes nothing, if another claim holds the same.
+        Devices that the claim already has are not compared with today's *offer*.
         """
         self._checkpoint._check_seen(entry.uid)
         known = self._checkpoint.prepared_claims.get(entry.uid)
@@ -700,13 +677,13 @@ class Transaction:
         self._checkpoint._put(entry)
 
     def confirm(self, uid: str) -> None:
-        """Make sure that the claim's record survives a power loss, before it is acknowledged again."""
+        """Make sure that the claim's record is durable, before it is acknowledged again."""
         self._checkpoint._confirm(uid)
 
     def remove(self, uid: str) -> bool:
-        """Forget the claim, durably; says whether it was known. Unknown is fine.
+        """Remove the claim durably; returns whether it was known.
 
-        Raises :class:`NotReadyError` for a claim whose file has never been read, or is a newer version's.
+        Raises :class:`NotReadyError` if its file has never been read or was written by a newer version.
         """
         return self._checkpoint._remove(uid)
 
@@ -720,17 +697,17 @@ def _signature(status: os.stat_result) -> Signature:
 
 
 def _tick(stamp: Signature) -> float:
-    """Seconds within which two changes may leave one stamp: 4 ms on common kernels, with a margin.
+    """Seconds in which two changes may leave the same stamp: 4 ms on common kernels, with a margin.
 
-    A file system that keeps whole seconds (ext4 with small inodes, for one) needs two of them.
+    File systems with a resolution of one second (ext4 with small inodes) need two seconds.
     """
     return 0.05 if stamp[1] % 1_000_000_000 else 2.5
 
 
 def _read(path: str) -> bytes:
-    """The file's bytes, at most so many that a file too large is noticed by what it contains."""
+    """The file's content, truncated if it is too large to be valid."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{path} is no regular file")
+            raise OSError(f"{path} is not a regular file")
         return file.read(_LARGEST_FILE + 1)

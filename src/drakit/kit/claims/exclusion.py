@@ -26,8 +26,9 @@ from typing import Final
 import msgspec
 
 from drakit.core import atomicfile
+from drakit.core.bootrecord import boot_id
 from drakit.core.filelock import is_held
-from drakit.kit.claims.checkpoint import boot_id, decode
+from drakit.kit.claims.checkpoint import decode
 from drakit.kit.config.options import HostOptions
 
 LOCK: Final = "serving.lock"

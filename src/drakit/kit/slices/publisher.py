@@ -26,13 +26,13 @@ from drakit.wire.kube import (
     NODES,
     SLICES,
     Backoff,
-    Change,
     Client,
     ConflictError,
     ConnectionFailedError,
     InvalidError,
     KubeError,
     NotFoundError,
+    ObjectChange,
     ProtocolError,
     Reflector,
     Selection,
@@ -188,7 +188,7 @@ class Publisher:
                 break
         self._due = None
 
-    def _slice_changed(self, change: Change[ResourceSlice]) -> None:
+    def _slice_changed(self, change: ObjectChange[ResourceSlice]) -> None:
         """Schedule a repair after another client changed one of our slices."""
         if self._offer is None:
             return
@@ -287,7 +287,7 @@ class Publisher:
             await self._write(name, plan, contents, owner)
         except InvalidError as error:
             self._rejected[name] = (contents, error)
-            log.error("API server rejected pool", pool=name, error=error, hint=_hint(contents))
+            log.warning("API server rejected pool", pool=name, error=error, hint=_hint(contents))
             raise
         self.status.generations[name] = plan.generation
 

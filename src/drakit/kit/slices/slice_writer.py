@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
@@ -96,10 +97,8 @@ class SliceWriter:
         request = self._client.delete(
             SLICES, item.name, uid=item.uid, resource_version=item.resource_version
         )
-        try:
+        with contextlib.suppress(NotFoundError):
             await self._counted("delete", request)
-        except NotFoundError:
-            pass
         self._store.deleted(item)
 
     async def _counted(self, operation: str, request: Awaitable[T]) -> T:

@@ -11,7 +11,13 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from drakit.kit.telemetry.prometheus import Counter, GaugeFamily, Histogram, Metric, text_format
+from drakit.kit.telemetry.prometheus import (
+    CounterFamily,
+    GaugeFamily,
+    HistogramFamily,
+    Metric,
+    text_format,
+)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _QUICK = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30)
@@ -39,13 +45,13 @@ class HostMetrics:
         self._kept: list[Metric] = []
         self._sources: list[Callable[[], Iterable[Gauge]]] = []
 
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            made = Counter(f"{prefix}_{name}", text, labels)
+        def counter(name: str, text: str, *labels: str) -> CounterFamily:
+            made = CounterFamily(f"{prefix}_{name}", text, labels)
             self._kept.append(made)
             return made
 
-        def histogram(name: str, text: str, *labels: str) -> Histogram:
-            made = Histogram(f"{prefix}_{name}", text, _QUICK, labels)
+        def histogram(name: str, text: str, *labels: str) -> HistogramFamily:
+            made = HistogramFamily(f"{prefix}_{name}", text, _QUICK, labels)
             self._kept.append(made)
             return made
 

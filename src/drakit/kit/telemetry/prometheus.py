@@ -120,7 +120,7 @@ class _Family(Generic[T]):
             yield from each.samples(self.name, tuple(zip(self.label_names, values, strict=True)))
 
 
-class Counter(_Family[Count]):
+class CounterFamily(_Family[Count]):
     """Counts; ``_total`` is appended to the name."""
 
     kind = "counter"
@@ -133,7 +133,7 @@ class Counter(_Family[Count]):
         self.labels().inc(amount)
 
 
-class Histogram(_Family[Distribution]):
+class HistogramFamily(_Family[Distribution]):
     """Distributions over buckets with upper *bounds*, plus one without a bound."""
 
     kind = "histogram"

@@ -119,7 +119,7 @@ Verdict = Suitable | NotSelected | EvaluationFailure | Tainted | Unusable | Capa
 
 
 class NodeDevices:
-    """All devices of a node in the order in which kube-scheduler tries them."""
+    """All devices of a node in the order of kube-scheduler; one instance serves one set of plans."""
 
     def __init__(self, node: Node, index: SliceIndex, in_use: InUse) -> None:
         self.node = node

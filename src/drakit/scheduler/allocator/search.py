@@ -147,8 +147,6 @@ class _Search:
         """Whether counting shows that the claims cannot be satisfied."""
         return self._bounds.infeasible()
 
-    # -- the search, call by call as in kube-scheduler -----------------------------------------------
-
     def run(self, *, bounded: bool, limit: int) -> bool:
         """Search; if *bounded*, skip branches with too few devices without counting their steps."""
         self._bounded = bounded
@@ -258,8 +256,6 @@ class _Search:
             if outcome is _Outcome.LIMIT_EXCEEDED:
                 return outcome
         return _Outcome.NONE
-
-    # -- the result ------------------------------------------------------------------------------------
 
     def allocations(self) -> tuple[ClaimAllocation, ...]:
         """The devices that the search found."""

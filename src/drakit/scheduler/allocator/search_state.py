@@ -86,8 +86,6 @@ class SearchState:
         self.picks: list[list[Pick]] = [[] for _ in self.plans]
         self._counted: list[bool] = []
 
-    # -- what does not change ----------------------------------------------------------------------
-
     def _set_up(self, plan: ClaimPlan) -> list[Constraint]:
         where = claim_name(plan.claim)
         least = 0
@@ -153,8 +151,6 @@ class SearchState:
         """Whether the device is taken from the point of view of the request."""
         taken = self.taken_by[c] if variant.admin else self.taken | self.exclusive
         return bool(taken >> at & 1)
-
-    # -- taking and giving back --------------------------------------------------------------------
 
     def take(self, c: int, variant: Variant, at: int, *, insist: bool) -> bool:
         """Take a device if counters, constraints and capacity allow it.

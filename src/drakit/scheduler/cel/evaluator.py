@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from drakit.scheduler.cel.checker.checker import Checked
+from drakit.scheduler.cel.checker.fields import device_field
 from drakit.scheduler.cel.errors import CelCompileError, CelRuntimeError, CelUnsupportedError
 from drakit.scheduler.cel.stdlib.functions import FUNCTIONS
 from drakit.scheduler.cel.stdlib.regex import RegexError, UnsafeRegexError, compiled
@@ -106,8 +107,6 @@ class _Compiler:
             case tree.StructExpr():
                 raise CelUnsupportedError(f"drakit cannot build a {node.type_name}", node.at)
 
-    # -- names ------------------------------------------------------------------------------------
-
     def _ident(self, node: tree.IdentExpr, scope: dict[str, int]) -> Code:
         if self._checked.types[node].kind == "type":
             # cel-go treats a variable that holds a type as the name of a type.
@@ -132,26 +131,11 @@ class _Compiler:
 
     def _attribute(self, node: tree.SelectExpr, scope: dict[str, int]) -> Code | None:
         """A fast path for ``device.attributes["domain"].name``, which nearly all selectors use."""
-        call, name = node.operand, node.field
-        if not isinstance(call, tree.CallExpr) or call.function != "_[_]":
+        found = device_field(node)
+        indexed = isinstance(node.operand, tree.CallExpr) and node.operand.function == "_[_]"
+        if found is None or not indexed or scope["device"] != DEVICE_SLOT:
             return None
-        fields, domain = call.args
-        if (
-            not isinstance(fields, tree.SelectExpr)
-            or fields.test
-            or not isinstance(domain, tree.LiteralExpr)
-        ):
-            return None
-        root = fields.operand
-        if (
-            not isinstance(root, tree.IdentExpr)
-            or root.name != "device"
-            or scope["device"] != DEVICE_SLOT
-        ):
-            return None
-        if fields.field not in ("attributes", "capacity") or type(domain.value) is not str:
-            return None
-        field, key = fields.field, domain.value
+        field, key, name = found
 
         def code(frame: Frame) -> Value:
             try:
@@ -160,8 +144,6 @@ class _Compiler:
                 raise CelRuntimeError(f"no such key: {name}") from None
 
         return code
-
-    # -- literals ---------------------------------------------------------------------------------
 
     def _list(self, node: tree.ListExpr, scope: dict[str, int]) -> Code:
         items = [self.build(item, scope) for item in node.items]
@@ -191,8 +173,6 @@ class _Compiler:
             return found
 
         return code
-
-    # -- calls ------------------------------------------------------------------------------------
 
     def _call(self, node: tree.CallExpr, scope: dict[str, int]) -> Code:
         name = self._checked.names.get(node, node.function).removeprefix(".")
@@ -246,8 +226,6 @@ class _Compiler:
             and arguments[1].value is None
         ):
             raise CelCompileError("invalid qualifier type: types.Null", arguments[1].at)
-
-    # -- loops ------------------------------------------------------------------------------------
 
     def _comprehension(self, node: tree.ComprehensionExpr, scope: dict[str, int]) -> Code:
         macro = node.macro

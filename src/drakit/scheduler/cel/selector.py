@@ -112,9 +112,6 @@ def _checked(root: Expr, environment: Environment) -> Checked:
     return checked
 
 
-# -- devices ----------------------------------------------------------------------------------------
-
-
 def device_value(driver: str, device: Device) -> DeviceValue:
     """The variable ``device``. Raises :class:`CelRuntimeError` if an attribute has no value."""
     attributes = DomainMap()

@@ -123,9 +123,6 @@ def accepts(parse: Callable[..., Value]) -> Callable[..., bool]:
     return test
 
 
-# -- maps -----------------------------------------------------------------------------------------
-
-
 def key_of(value: Value) -> Any:
     """The key of a Python dictionary that represents *value*."""
     kind = type(value)
@@ -235,9 +232,6 @@ def optional_select(container: Value, name: str) -> OptionalValue:
     raise CelRuntimeError(f"no such overload: {type_name(container)}.?{name}")
 
 
-# -- equality and order -----------------------------------------------------------------------------
-
-
 def equal(a: Value, b: Value) -> bool:  # noqa: PLR0911 - one line per kind of value
     """``a == b``: numbers compare by value, other types only with the same type."""
     kind = type(a)
@@ -319,9 +313,6 @@ def contains(item: Value, container: Value) -> bool:
         except CelRuntimeError:
             return False
     raise no_such_overload("@in", item, container)
-
-
-# -- arithmetic ---------------------------------------------------------------------------------------
 
 
 def int64(value: int) -> int:

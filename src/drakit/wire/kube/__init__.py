@@ -48,7 +48,7 @@ from drakit.wire.kube.resources import (
 from drakit.wire.kube.watch.decoder import EventKind, WatchEvent
 from drakit.wire.kube.watch.reflector import Reflector
 from drakit.wire.kube.watch.snapshot import read_all
-from drakit.wire.kube.watch.store import Change, Store
+from drakit.wire.kube.watch.store import ObjectChange, Store
 
 __all__ = [
     "ACCESS_REVIEWS",
@@ -64,7 +64,6 @@ __all__ = [
     "ApiError",
     "Backoff",
     "BadRequestError",
-    "Change",
     "Client",
     "ClusterAccess",
     "ConfigError",
@@ -81,6 +80,7 @@ __all__ = [
     "KubeError",
     "NotFoundError",
     "Object",
+    "ObjectChange",
     "ProtocolError",
     "Reflector",
     "Resource",

@@ -116,7 +116,7 @@ class Client:
         self, resource: Resource[T], name: str, *, namespace: str | None = None
     ) -> Object[T]:
         """Read one object; raises ``NotFoundError`` when it does not exist."""
-        return await self._on_object("get", "GET", resource, name, namespace)
+        return await self._on_object("get", "GET", resource, name, namespace=namespace)
 
     async def get_document(self, path: str) -> Any:
         """Read a JSON document that is not an object, such as ``/version``."""
@@ -224,8 +224,15 @@ class Client:
         subresource: str = "",
     ) -> Object[T]:
         """Replace an object; raises ``ConflictError`` if it is not at the body's resource version."""
-        data = objects.to_json(body)
-        return await self._on_object("update", "PUT", resource, name, namespace, subresource, data)
+        return await self._on_object(
+            "update",
+            "PUT",
+            resource,
+            name,
+            namespace=namespace,
+            subresource=subresource,
+            body=objects.to_json(body),
+        )
 
     async def patch(
         self,
@@ -237,9 +244,15 @@ class Client:
         subresource: str = "",
     ) -> Object[T]:
         """Apply a JSON merge patch."""
-        data, kind = objects.to_json(change), "application/merge-patch+json"
         return await self._on_object(
-            "patch", "PATCH", resource, name, namespace, subresource, data, content_type=kind
+            "patch",
+            "PATCH",
+            resource,
+            name,
+            namespace=namespace,
+            subresource=subresource,
+            body=objects.to_json(change),
+            content_type="application/merge-patch+json",
         )
 
     async def apply(
@@ -262,9 +275,9 @@ class Client:
             "PATCH",
             resource,
             name,
-            namespace,
-            subresource,
-            objects.to_json(body),
+            namespace=namespace,
+            subresource=subresource,
+            body=objects.to_json(body),
             content_type="application/apply-patch+yaml",  # JSON is YAML
             parameters=[("fieldManager", field_manager), ("force", "true" if force else "")],
         )
@@ -297,10 +310,10 @@ class Client:
         method: str,
         resource: Resource[T],
         name: str,
+        *,
         namespace: str | None,
         subresource: str = "",
         body: bytes = b"",
-        *,
         content_type: str = "application/json",
         parameters: Iterable[tuple[str, str]] = (),
     ) -> Object[T]:

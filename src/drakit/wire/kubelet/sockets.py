@@ -44,8 +44,10 @@ class SocketInUseError(RuntimeError):
 
 
 def service_socket(plugin_dir: str, instance_uid: str | None) -> str:
-    """Path of the service socket: ``dra.sock``, or with an instance UID the first that fits of
-    ``dra-<uid>.sock``, ``dra-<hash>.sock``, ``<hash>.sock``. Raises :class:`SocketPathError`.
+    """Path of the service socket; raises :class:`SocketPathError`.
+
+    ``dra.sock``, or with an instance UID the first name that fits of ``dra-<uid>.sock``,
+    ``dra-<hash>.sock`` and ``<hash>.sock``.
     """
     if instance_uid is None:
         names = ["dra.sock"]

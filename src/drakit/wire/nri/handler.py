@@ -114,8 +114,8 @@ class Handler:
     async def pod_stopped(self, pod: PodSandbox) -> None:
         """The pod's sandbox stopped (only with ``STOP_POD_SANDBOX`` among the events).
 
-        Says nothing about its claims: containerd creates containers in stopped sandboxes. Never
-        sent for pods from before a containerd restart.
+        Its claims may still be used: containerd creates containers in stopped sandboxes. Never sent for
+        pods from before a containerd restart.
         """
 
     async def pod_removed(self, pod: PodSandbox) -> None:

@@ -32,7 +32,7 @@ OLDEST: Final = NriVersion(0, 2)
 _NUMBERS: Final = re.compile(r"v?(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?(?![\d])")
 
 
-class RuntimeRelease(NamedTuple):
+class ReleaseCapabilities(NamedTuple):
     """One row of the table: valid from this release on, until the next row."""
 
     first: tuple[int, int, int]
@@ -48,27 +48,29 @@ class RuntimeEntry(NamedTuple):
 
     reports_current_resources: bool
     """See :attr:`Features.reports_current_resources`."""
-    releases: tuple[RuntimeRelease, ...]
+    releases: tuple[ReleaseCapabilities, ...]
 
 
 RUNTIMES: Final[Mapping[str, RuntimeEntry]] = {
     "containerd": RuntimeEntry(
         True,
         (
-            RuntimeRelease((1, 7, 0), NriVersion(0, 3), False, "go.mod of v1.7.0"),
-            RuntimeRelease((1, 7, 7), NriVersion(0, 4), False, "go.mod of v1.7.7"),
-            RuntimeRelease((1, 7, 14), NriVersion(0, 6), False, "go.mod of v1.7.14"),
-            RuntimeRelease(
+            ReleaseCapabilities((1, 7, 0), NriVersion(0, 3), False, "go.mod of v1.7.0"),
+            ReleaseCapabilities((1, 7, 7), NriVersion(0, 4), False, "go.mod of v1.7.7"),
+            ReleaseCapabilities((1, 7, 14), NriVersion(0, 6), False, "go.mod of v1.7.14"),
+            ReleaseCapabilities(
                 (1, 7, 16), NriVersion(0, 6, 1), False, "go.mod of v1.7.16; 1.7.24 observed"
             ),
-            RuntimeRelease((1, 7, 26), NriVersion(0, 8), False, "go.mod of v1.7.26"),
-            RuntimeRelease((2, 0, 0), NriVersion(0, 8), False, "go.mod of v2.0.0 and v2.1.9"),
-            RuntimeRelease((2, 2, 0), NriVersion(0, 10), False, "go.mod of v2.2.0"),
-            RuntimeRelease((2, 2, 1), NriVersion(0, 11), False, "go.mod of v2.2.1; 2.2.1 observed"),
-            RuntimeRelease(
+            ReleaseCapabilities((1, 7, 26), NriVersion(0, 8), False, "go.mod of v1.7.26"),
+            ReleaseCapabilities((2, 0, 0), NriVersion(0, 8), False, "go.mod of v2.0.0 and v2.1.9"),
+            ReleaseCapabilities((2, 2, 0), NriVersion(0, 10), False, "go.mod of v2.2.0"),
+            ReleaseCapabilities(
+                (2, 2, 1), NriVersion(0, 11), False, "go.mod of v2.2.1; 2.2.1 observed"
+            ),
+            ReleaseCapabilities(
                 (2, 3, 0), NriVersion(0, 12), True, "v2.3.0 internal/cri/nri fills CDIDevices"
             ),
-            RuntimeRelease(
+            ReleaseCapabilities(
                 (2, 4, 0), NriVersion(0, 12, 2), True, "go.mod of v2.4.0; 2.4.2 observed"
             ),
         ),
@@ -76,17 +78,19 @@ RUNTIMES: Final[Mapping[str, RuntimeEntry]] = {
     "cri-o": RuntimeEntry(
         False,
         (
-            RuntimeRelease((1, 26, 0), NriVersion(0, 2), False, "go.mod of v1.26.0"),
-            RuntimeRelease((1, 27, 0), NriVersion(0, 3), False, "go.mod of v1.27.0"),
-            RuntimeRelease((1, 29, 0), NriVersion(0, 5), False, "go.mod of v1.29.0"),
-            RuntimeRelease((1, 30, 0), NriVersion(0, 6), False, "go.mod of v1.30.0"),
-            RuntimeRelease((1, 31, 0), NriVersion(0, 6, 1), False, "go.mod of v1.31.0"),
-            RuntimeRelease((1, 32, 0), NriVersion(0, 9), False, "go.mod of v1.32.0 and v1.33.0"),
-            RuntimeRelease((1, 34, 0), NriVersion(0, 10), False, "go.mod of v1.34.11"),
-            RuntimeRelease(
+            ReleaseCapabilities((1, 26, 0), NriVersion(0, 2), False, "go.mod of v1.26.0"),
+            ReleaseCapabilities((1, 27, 0), NriVersion(0, 3), False, "go.mod of v1.27.0"),
+            ReleaseCapabilities((1, 29, 0), NriVersion(0, 5), False, "go.mod of v1.29.0"),
+            ReleaseCapabilities((1, 30, 0), NriVersion(0, 6), False, "go.mod of v1.30.0"),
+            ReleaseCapabilities((1, 31, 0), NriVersion(0, 6, 1), False, "go.mod of v1.31.0"),
+            ReleaseCapabilities(
+                (1, 32, 0), NriVersion(0, 9), False, "go.mod of v1.32.0 and v1.33.0"
+            ),
+            ReleaseCapabilities((1, 34, 0), NriVersion(0, 10), False, "go.mod of v1.34.11"),
+            ReleaseCapabilities(
                 (1, 35, 0), NriVersion(0, 11), False, "go.mod of v1.35.6; 1.36.3 observed"
             ),
-            RuntimeRelease(
+            ReleaseCapabilities(
                 (1, 37, 0),
                 NriVersion(0, 12),
                 False,
@@ -161,7 +165,7 @@ def infer_version(runtime: str, release: str, declared: str) -> NriVersion:
     return OLDEST if row is None else row.nri
 
 
-def _row(runtime: str, release: str) -> RuntimeRelease | None:
+def _row(runtime: str, release: str) -> ReleaseCapabilities | None:
     """The newest row that is not newer than *release*; None if the table has none."""
     numbers, entry = _numbers(release), RUNTIMES.get(runtime.lower())
     if numbers is None or entry is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.cpumem.audit.observed import CgroupScanner
 from drakit.drivers.cpumem.audit.verdict import Verdict, audit
-from drakit.drivers.cpumem.driver import CpuMem, cpumem_driver
+from drakit.drivers.cpumem.driver import CpuMemDriver, cpumem_driver
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.kit.claims import cdi_names as names
 from drakit.kit.driver import PreparedClaim, PreparedClaims, PreparedDevice
@@ -54,7 +54,7 @@ class Node:
     _pids: int = 100
 
     @property
-    def driver(self) -> CpuMem:
+    def driver(self) -> CpuMemDriver:
         return cpumem_driver(self.config, machine())
 
     def write(self, path: str, **files: str) -> None:

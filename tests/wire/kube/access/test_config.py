@@ -124,7 +124,7 @@ def test_authorities(tmp_path: Path) -> None:
     assert load([write(tmp_path / "c", kubeconfig(beside | inline))]).trust == Trust(data="PEM")
 
 
-def test_skipping_verification_is_honoured_and_warned_of(
+def test_skipping_verification_works_and_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -138,7 +138,7 @@ def test_server_name(tmp_path: Path) -> None:
     assert cluster.server_name == "api"
 
 
-def test_nulls_are_as_if_absent(tmp_path: Path) -> None:
+def test_nulls_count_as_absent(tmp_path: Path) -> None:
     document = kubeconfig({"certificate-authority": None}, {"exec": None, "token": None})
     document["users"].append({"name": "other", "user": None})
     assert isinstance(load([write(tmp_path / "c", document)]).credentials, Fixed)
@@ -203,7 +203,7 @@ def test_several_files_first_wins(tmp_path: Path) -> None:
         ("just text", "Expected `object`"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, document: Any, message: str) -> None:
+def test_errors_name_the_problem(tmp_path: Path, document: Any, message: str) -> None:
     path = write(tmp_path / "c", document)
     with pytest.raises(ConfigError, match=message):
         load([path])
@@ -222,7 +222,7 @@ def test_any_file_is_a_cluster_or_an_error_of_ours(
 # -- which one ----------------------------------------------------------------------------------------
 
 
-def test_the_one_named_first_is_meant(mount: Path, tmp_path: Path) -> None:
+def test_the_first_source_is_used(mount: Path, tmp_path: Path) -> None:
     home = tmp_path / "home" / ".kube"
     home.mkdir(parents=True)
     given_ = write(tmp_path / "given", kubeconfig({"server": "https://given"}))

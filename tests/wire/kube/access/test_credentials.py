@@ -38,7 +38,7 @@ async def test_a_token_file_is_read_once_a_minute(tmp_path: Path) -> None:
     assert (await source.current()).token == "two"
 
 
-async def test_a_rejected_token_is_read_anew_at_once(tmp_path: Path) -> None:
+async def test_a_rejected_token_is_read_again_at_once(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("one")
     source = TokenFile(str(path), clock=Clock())
@@ -48,7 +48,7 @@ async def test_a_rejected_token_is_read_anew_at_once(tmp_path: Path) -> None:
     assert (await source.current()).token == "two"
 
 
-async def test_a_token_stays_while_its_file_is_away(tmp_path: Path) -> None:
+async def test_a_token_is_kept_while_its_file_is_missing(tmp_path: Path) -> None:
     path, clock = tmp_path / "token", Clock()
     path.write_text("one")
     source = TokenFile(str(path), clock=clock)
@@ -132,7 +132,7 @@ async def test_a_plugin_is_run_when_needed(tmp_path: Path, version: str) -> None
     assert (await source.current()).token == "t2"
 
 
-async def test_a_plugin_is_told_what_it_needs(tmp_path: Path) -> None:
+async def test_a_plugin_receives_its_input(tmp_path: Path) -> None:
     out = tmp_path / "out"
     body = f"""
 told = [os.environ["KUBERNETES_EXEC_INFO"], os.environ["REGION"], sys.argv[1:]]
@@ -194,7 +194,7 @@ def test_invalid_plugin_output_is_rejected(status: object, message: str) -> None
         read_answer(json.dumps(document).encode(), ExecCommand("p"))
 
 
-def test_an_answer_with_a_certificate() -> None:
+def test_plugin_output_with_a_certificate() -> None:
     status = {"clientCertificateData": "CERT", "clientKeyData": "KEY"}
     document = {"apiVersion": API_VERSIONS[0], "kind": "ExecCredential", "status": status}
     credential, expiry = read_answer(json.dumps(document).encode(), ExecCommand("p"))

@@ -95,7 +95,7 @@ async def version_from(
         return version
 
 
-async def test_our_authority_is_believed(authority: Authority) -> None:
+async def test_our_authority_is_trusted(authority: Authority) -> None:
     context = server_context(authority, "IP:127.0.0.1")
     async with FakeApiServer(tls=context, authority=str(authority.path)) as server:
         assert await version_from(server, Trust(file=str(authority.path)))
@@ -104,7 +104,7 @@ async def test_our_authority_is_believed(authority: Authority) -> None:
             await client.get_document("/version")
 
 
-async def test_nobody_else_is(authority: Authority, stranger: Authority) -> None:
+async def test_other_authorities_are_not_trusted(authority: Authority, stranger: Authority) -> None:
     async with FakeApiServer(tls=server_context(stranger, "IP:127.0.0.1")) as server:
         for trust in (Trust(file=str(authority.path)), Trust()):
             with pytest.raises(ConnectionFailedError, match="not trusted"):
@@ -140,7 +140,7 @@ async def test_client_certificates(authority: Authority, stranger: Authority) ->
                 await version_from(server, trust, certificate=presented)
 
 
-async def test_the_kubeconfig_of_the_double_works_over_tls(
+async def test_the_kubeconfig_of_the_fake_works_over_tls(
     authority: Authority, tmp_path: Path
 ) -> None:
     context = server_context(authority, "IP:127.0.0.1")

@@ -67,7 +67,7 @@ def test_error_events_are_raised(code: int, reason: str, error: type[ApiError]) 
         st.none() | st.integers() | st.dictionaries(st.text(max_size=3), st.none()),
     )
 )
-def test_nothing_but_our_errors_comes_of_any_line(line: bytes) -> None:
+def test_any_line_is_an_event_or_a_kube_error(line: bytes) -> None:
     try:
         got = parse_event(line, SLICES, "slices")
     except (ProtocolError, ApiError):

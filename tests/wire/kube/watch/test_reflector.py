@@ -14,7 +14,7 @@ import pytest
 from drakit.core.objects import ResourceSlice, to_builtins
 from drakit.testing import apiserver
 from drakit.testing.apiserver import FakeApiServer, Fault, Trouble
-from drakit.wire.kube import CLAIMS, SLICES, Backoff, Change, Client, GoneError, Reflector
+from drakit.wire.kube import CLAIMS, SLICES, Backoff, Client, GoneError, ObjectChange, Reflector
 from tests.wire.kube.scenarios import selection_of, slice_of
 
 WORD = "w"
@@ -23,7 +23,7 @@ WORD = "w"
 class Watcher:
     def __init__(self, server: FakeApiServer, client: Client) -> None:
         self.server = server
-        self.changes: list[Change[ResourceSlice]] = []
+        self.changes: list[ObjectChange[ResourceSlice]] = []
         self.changed = asyncio.Event()
         self.reflector = Reflector(
             client,
@@ -33,7 +33,7 @@ class Watcher:
             backoff=Backoff(0.001, 0.01),
         )
 
-    def _told(self, change: Change[ResourceSlice]) -> None:
+    def _told(self, change: ObjectChange[ResourceSlice]) -> None:
         self.changes.append(change)
         self.changed.set()
 
@@ -65,7 +65,7 @@ async def reflecting(server: FakeApiServer) -> AsyncIterator[Watcher]:
             await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_it_lists_and_then_follows() -> None:
+async def test_it_lists_and_then_watches() -> None:
     server = FakeApiServer()
     name = server.add("resourceslices", to_builtins(slice_of(WORD, "a")))["metadata"]["name"]
     async with reflecting(server) as watcher:
@@ -85,7 +85,7 @@ async def test_it_lists_and_then_follows() -> None:
         ]
 
 
-async def test_a_broken_watch_goes_on_from_where_it_was() -> None:
+async def test_a_broken_watch_continues_at_its_version() -> None:
     server = FakeApiServer()
     async with reflecting(server) as watcher:
         await watcher.reflector.synced.wait()
@@ -99,7 +99,7 @@ async def test_a_broken_watch_goes_on_from_where_it_was() -> None:
         assert len(watcher.changes) == 2
 
 
-async def test_a_watch_whose_time_is_over_goes_on_from_where_it_was() -> None:
+async def test_an_expired_watch_continues_at_its_version() -> None:
     server = FakeApiServer()
     async with reflecting(server) as watcher:
         await watcher.until(lambda: server.watching == 1)
@@ -114,7 +114,7 @@ async def test_a_watch_whose_time_is_over_goes_on_from_where_it_was() -> None:
         assert watcher.reflector.lists == 1
 
 
-async def test_a_bookmark_carries_over_what_is_none_of_ours() -> None:
+async def test_a_bookmark_advances_the_version_past_foreign_changes() -> None:
     server = FakeApiServer()
     async with reflecting(server) as watcher:
         await watcher.until(lambda: server.watching == 1)
@@ -130,7 +130,7 @@ async def test_a_bookmark_carries_over_what_is_none_of_ours() -> None:
 
 
 @pytest.mark.parametrize("as_event", [False, True])
-async def test_forgotten_history_is_listed_again(as_event: bool) -> None:
+async def test_a_compacted_history_is_listed_again(as_event: bool) -> None:
     server = FakeApiServer()
     async with reflecting(server) as watcher:
         server.gone_as_event = as_event
@@ -151,7 +151,7 @@ async def test_forgotten_history_is_listed_again(as_event: bool) -> None:
         ]
 
 
-async def test_a_watch_compacted_under_way() -> None:
+async def test_a_history_compacted_during_a_watch() -> None:
     server = FakeApiServer()
     async with reflecting(server) as watcher:
         await watcher.until(lambda: server.watching == 1)
@@ -185,7 +185,7 @@ async def test_a_silent_watch_is_not_trusted() -> None:
         await watcher.until(when_watches_end)
 
 
-async def test_away_for_long_and_back_by_itself() -> None:
+async def test_watching_recovers_after_a_long_outage() -> None:
     server = FakeApiServer()
     async with reflecting(server) as watcher:
         name = watcher.add("a")
@@ -200,7 +200,7 @@ async def test_away_for_long_and_back_by_itself() -> None:
         await watcher.until(lambda: watcher.reflector.last_error is None)
 
 
-async def test_what_may_not_be_listed_is_tried_again() -> None:
+async def test_a_forbidden_list_is_retried() -> None:
     server = FakeApiServer()
     server.forbidden.add(("list", "resourceslices"))
     async with reflecting(server) as watcher:
@@ -210,7 +210,7 @@ async def test_what_may_not_be_listed_is_tried_again() -> None:
         await watcher.reflector.synced.wait()
 
 
-async def test_a_request_to_stay_away_is_respected() -> None:
+async def test_retry_after_is_respected() -> None:
     server = FakeApiServer()
     server.plan(Fault(Trouble.ANSWER, status=503, retry_after=3600), times=1)
     async with reflecting(server) as watcher:
@@ -220,7 +220,7 @@ async def test_a_request_to_stay_away_is_respected() -> None:
         assert len(server.requests) == 1
 
 
-async def test_refreshing_beside_a_watch_loses_nothing() -> None:
+async def test_a_refresh_during_a_watch_loses_nothing() -> None:
     server = FakeApiServer()
     async with reflecting(server) as watcher:
         await watcher.until(lambda: server.watching == 1)
@@ -233,7 +233,7 @@ async def test_refreshing_beside_a_watch_loses_nothing() -> None:
         await watcher.until(watcher.equal)
 
 
-async def test_random_trouble_always_ends_equal(scale: int) -> None:
+async def test_with_random_faults_the_store_converges(scale: int) -> None:
     """Anything may go wrong at any request; once it stops, the store is what the server has."""
     for seed in range(6 * scale):
         rng = random.Random(seed)
@@ -268,9 +268,9 @@ async def test_random_trouble_always_ends_equal(scale: int) -> None:
             await watcher.until(watcher.equal)
 
 
-async def test_what_is_not_wanted_is_as_if_it_were_not_there() -> None:
+async def test_objects_that_are_not_wanted_are_invisible() -> None:
     async with FakeApiServer() as server, Client(server.cluster()) as client:
-        told: list[Change[ResourceSlice]] = []
+        told: list[ObjectChange[ResourceSlice]] = []
         reflector = Reflector(
             client,
             SLICES,
@@ -349,7 +349,7 @@ def deep_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("deep_answers")
 @pytest.mark.parametrize("odd", ["deep", "malformed"])
-async def test_a_claim_that_does_not_decode_hides_no_other(
+async def test_an_undecodable_claim_does_not_hide_others(
     odd: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     skipped = itertools.count(1)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from drakit.core.objects import ResourceSlice
-from drakit.wire.kube import SLICES, Change, EventKind, Object, Store, WatchEvent
+from drakit.wire.kube import SLICES, EventKind, Object, ObjectChange, Store, WatchEvent
 
 Item = Object[ResourceSlice]
 
@@ -24,7 +24,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.changes: list[Change[ResourceSlice]] = []
+        self.changes: list[ObjectChange[ResourceSlice]] = []
         self.store: Store[ResourceSlice] = Store(self.changes.append)
         self.revision = 10
         self.server: dict[str, Item] = {}
@@ -136,7 +136,7 @@ TestStore = StoreMachine.TestCase
 TestStore.settings = settings(stateful_step_count=40)
 
 
-def test_after_a_restore_a_lower_version_is_believed() -> None:
+def test_after_a_restore_a_lower_version_is_accepted() -> None:
     store: Store[ResourceSlice] = Store()
     store.replace((item("a", "u1", 90), item("b", "u2", 95)), "100", store.begin())
     store.replace((item("a", "u1", 40),), "50", store.begin())
@@ -153,8 +153,8 @@ def test_a_list_overtaken_by_a_later_one_is_ignored() -> None:
     assert len(store) == 1
 
 
-def test_own_writes_are_told_to_nobody() -> None:
-    changes: list[Change[ResourceSlice]] = []
+def test_own_writes_do_not_notify_the_listener() -> None:
+    changes: list[ObjectChange[ResourceSlice]] = []
     store: Store[ResourceSlice] = Store(changes.append)
     store.replace((), "10", store.begin())
     mine = item("a", "u", 11)
@@ -167,7 +167,7 @@ def test_own_writes_are_told_to_nobody() -> None:
     assert len(store._own) == 0
 
 
-def test_a_create_that_was_deleted_before_its_answer_is_no_ghost() -> None:
+def test_an_object_deleted_before_its_create_response_stays_deleted() -> None:
     store: Store[ResourceSlice] = Store()
     store.replace((), "10", store.begin())
     mine = item("a", "u", 11)
@@ -177,8 +177,8 @@ def test_a_create_that_was_deleted_before_its_answer_is_no_ghost() -> None:
     assert len(store) == 0
 
 
-def test_the_same_name_again_is_a_departure_and_an_arrival() -> None:
-    changes: list[Change[ResourceSlice]] = []
+def test_a_recreated_object_is_a_removal_and_an_addition() -> None:
+    changes: list[ObjectChange[ResourceSlice]] = []
     store: Store[ResourceSlice] = Store(changes.append)
     old, new = item("a", "u1", 11), item("a", "u2", 13)
     store.replace((old,), "11", store.begin())
@@ -188,7 +188,7 @@ def test_the_same_name_again_is_a_departure_and_an_arrival() -> None:
 
 
 @given(st.sampled_from(["x", "v1", ""]))
-def test_versions_that_are_no_numbers_are_compared_for_equality(version: str) -> None:
+def test_versions_that_are_not_numbers_are_compared_for_equality(version: str) -> None:
     store: Store[ResourceSlice] = Store()
     store.replace((), version, store.begin())
     metadata = {"name": "a", "uid": "u", "resourceVersion": "w"}
@@ -200,7 +200,7 @@ def test_versions_that_are_no_numbers_are_compared_for_equality(version: str) ->
     assert len(store) == 1
 
 
-def test_a_deletion_that_a_list_told_first_is_confirmed_by_its_event() -> None:
+def test_a_deletion_seen_in_a_list_is_confirmed_by_its_event() -> None:
     store: Store[ResourceSlice] = Store()
     store.replace([item("a", "u", 12)], "12", store.begin())
     began = store.begin()

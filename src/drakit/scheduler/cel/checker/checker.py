@@ -98,8 +98,6 @@ class _Checker:
         self.checked = Checked()
         self.errors: list[tuple[int, str]] = []
 
-    # -- helpers ----------------------------------------------------------------------------------
-
     def _report(self, node: Expr, text: str) -> None:
         self.errors.append((node.at, text))
 
@@ -120,8 +118,6 @@ class _Checker:
 
     def _fits(self, given: Type, wanted: Type) -> bool:
         return self.bindings.fits((given,), (wanted,))
-
-    # -- nodes ------------------------------------------------------------------------------------
 
     def check(self, node: Expr) -> Type:
         """Determine and record the type of *node*."""

@@ -94,8 +94,6 @@ class _Estimator:
         self._entries: dict[Expr, _Entries] = {}
         self._locals: dict[str, list[_Local]] = {}
 
-    # -- sizes ------------------------------------------------------------------------------------
-
     def _local(self, node: Expr) -> _Local | None:
         stack = self._locals.get(node.name) if isinstance(node, tree.IdentExpr) else None
         return stack[-1] if stack else None
@@ -125,8 +123,6 @@ class _Estimator:
     def _bounds(self, node: Expr) -> Span:
         size = self._size(node)
         return UNKNOWN if size is None else size
-
-    # -- nodes ------------------------------------------------------------------------------------
 
     def cost(self, node: Expr) -> Span:
         """The cost of evaluating *node* once."""
@@ -182,8 +178,6 @@ class _Estimator:
             keys, values = keys.union(self._bounds(key)), values.union(self._bounds(value))
         self._entries[node] = _Entries("map", keys, values)
         return total
-
-    # -- loops ------------------------------------------------------------------------------------
 
     def _bind(self, node: tree.ComprehensionExpr) -> Span:
         total = self.cost(node.range).plus(self.cost(node.init))
@@ -241,8 +235,6 @@ class _Estimator:
             if stepped is not None:
                 self._entries[node] = stepped
         return total
-
-    # -- calls ------------------------------------------------------------------------------------
 
     def _call(self, node: tree.CallExpr) -> Span:
         name = self._names.get(node, node.function)

@@ -23,7 +23,7 @@ def fields_named(root: Expr) -> Iterator[Field]:
     pending = [root]
     while pending:
         node = pending.pop(0)
-        found = _field(node)
+        found = device_field(node)
         if found is not None and found.part != "allowMultipleAllocations":
             yield found
         pending.extend(children(node))
@@ -35,7 +35,7 @@ def all_fields(root: Expr) -> frozenset[Field] | None:
     pending = [root]
     while pending:
         node = pending.pop()
-        field = _field(node)
+        field = device_field(node)
         if field is not None:
             found.add(field)
         elif isinstance(node, tree.IdentExpr) and node.name == "device":
@@ -63,8 +63,8 @@ def unguarded_fields(root: Expr) -> list[Field]:
             values = [a.value for a in node.args if isinstance(a, tree.LiteralExpr)]
             drivers.update(values if "driver" in map(_of_device, node.args) else ())
         if isinstance(node, tree.CallExpr) and function == "@in":
-            guarded.add(_field(tree.CallExpr("_[_]", node.args[::-1])))
-        field = _field(node)
+            guarded.add(device_field(tree.CallExpr("_[_]", node.args[::-1])))
+        field = device_field(node)
         if field is None or field.part not in ("attributes", "capacity"):
             continue
         if function == "_[_]" or (isinstance(node, tree.SelectExpr) and not node.test):
@@ -80,7 +80,8 @@ def _of_device(node: Expr) -> str:
     return ""
 
 
-def _field(node: Expr) -> Field | None:
+def device_field(node: Expr) -> Field | None:
+    """The field of ``device`` that the expression itself reads, if it names one."""
     whole = _of_device(node)
     if whole in ("driver", "allowMultipleAllocations"):
         return Field(whole, "", "")

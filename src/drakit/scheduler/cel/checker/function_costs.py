@@ -118,9 +118,6 @@ def standard_cost(overload: str, target: Operand | None, args: list[Operand]) ->
     return rule(first, args) if rule and first else CallCost(ONE)
 
 
-# -- standard library ----------------------------------------------------------------------------------
-
-
 def _compare(first: Operand, args: list[Operand]) -> CallCost:
     smaller = min(args[0].bounds.high, args[1].bounds.high)
     return CallCost(Span(1 if smaller else 0, smaller).scaled(STRING_FACTOR))
@@ -156,8 +153,6 @@ _STANDARD: Final[dict[str, _Rule]] = {
         for kind in ("string", "bytes")
     },
 }
-
-# -- extension libraries: lists (version 3), sets, strings ------------------------------------------------
 
 
 def _new_list(factor: float, size: Span) -> CallCost:
@@ -266,8 +261,6 @@ _METHODS: Final[dict[str, _Rule]] = {
     "findAll": _find,
     "replace": _replace,
 }
-
-# -- Kubernetes libraries ---------------------------------------------------------------------------------
 
 
 def _contains(name: str, overload: str, args: list[Operand]) -> CallCost:

@@ -48,8 +48,6 @@ class _Parser:
         self._next = 0
         self._depth = 0
 
-    # -- tokens ---------------------------------------------------------------------------------
-
     @property
     def _token(self) -> lexer.Token:
         return self._tokens[self._next]
@@ -76,8 +74,6 @@ class _Parser:
     def _check_depth(self, more: int, at: int) -> None:
         if self._depth + more > MAX_NESTING:
             raise CelSyntaxError(f"expression recursion limit exceeded: {MAX_NESTING}", at)
-
-    # -- grammar --------------------------------------------------------------------------------
 
     def expression(self) -> Expr:
         """``a ? b : c`` and everything that binds tighter."""

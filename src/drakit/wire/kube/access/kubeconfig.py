@@ -70,7 +70,7 @@ class _User(_Struct, frozen=True):
     username: str = ""
 
 
-class _Context(_Struct, frozen=True):
+class _KubeContext(_Struct, frozen=True):
     cluster: str = ""
     user: str = ""
     namespace: str = ""
@@ -88,10 +88,10 @@ class _NamedUser(_Struct, frozen=True):
 
 class _NamedContext(_Struct, frozen=True):
     name: str
-    context: _Context = _Context()
+    context: _KubeContext = _KubeContext()
 
 
-class _File(_Struct, frozen=True):
+class _Kubeconfig(_Struct, frozen=True):
     current_context: str = ""
     clusters: tuple[_NamedCluster, ...] | None = None
     users: tuple[_NamedUser, ...] | None = None
@@ -121,7 +121,7 @@ def load(paths: Sequence[str], *, context: str | None = None) -> ClusterAccess:
     if not name:
         raise ConfigError(f"kubeconfig {shown}: no current-context; name one with --context")
     chosen = _find("context", name, shown, [_At(p, c) for p, f in files for c in f.contexts or ()])
-    wanted: _Context = chosen.part.context
+    wanted: _KubeContext = chosen.part.context
     cluster = _find(
         "cluster", wanted.cluster, shown, [_At(p, c) for p, f in files for c in f.clusters or ()]
     )
@@ -141,7 +141,7 @@ def _find(what: str, name: str, shown: str, among: list[_At]) -> _At:
     raise ConfigError(f"kubeconfig {shown}: there is no {what} {name!r} (there are: {known})")
 
 
-def _read(path: str) -> _File:
+def _read(path: str) -> _Kubeconfig:
     try:
         with open(path, "rb") as file:
             data = file.read()
@@ -152,7 +152,7 @@ def _read(path: str) -> _File:
             document = msgspec.json.decode(data)
         else:
             document = msgspec.yaml.decode(data)
-        return msgspec.convert(_without_nulls(document or {}), _File)
+        return msgspec.convert(_without_nulls(document or {}), _Kubeconfig)
     except msgspec.MsgspecError as error:
         raise ConfigError(f"kubeconfig {path}: {error}") from error
 
@@ -165,7 +165,7 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-def _cluster(cluster: _At, user: _At, context: _Context, origin: str) -> ClusterAccess:
+def _cluster(cluster: _At, user: _At, context: _KubeContext, origin: str) -> ClusterAccess:
     part: _Cluster = cluster.part
     if part.proxy_url:
         raise ConfigError(f"kubeconfig {cluster.path}: proxy-url is not supported")

@@ -19,7 +19,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Change(Generic[T]):
+class ObjectChange(Generic[T]):
     """An object was added (no ``before``), changed, or removed (no ``after``)."""
 
     before: Object[T] | None
@@ -35,7 +35,7 @@ class _Own:
     moment: int
 
 
-Listener = Callable[[Change[T]], None]
+Listener = Callable[[ObjectChange[T]], None]
 
 
 class Store(Generic[T]):
@@ -152,12 +152,12 @@ class Store(Generic[T]):
         if known is not None and known.resource_version == item.resource_version:
             return
         self._objects[item.key] = item
-        self._notify(Change(known, item))
+        self._notify(ObjectChange(known, item))
 
     def _remove(self, key: Key) -> None:
-        self._notify(Change(self._objects.pop(key), None))
+        self._notify(ObjectChange(self._objects.pop(key), None))
 
-    def _notify(self, change: Change[T]) -> None:
+    def _notify(self, change: ObjectChange[T]) -> None:
         if self._listener is not None:
             self._listener(change)
 

@@ -1,4 +1,4 @@
-"""What a machine has to give."""
+"""Amounts of memory and hugepages that a machine offers."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import pytest
 
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.cpumem.driver import cpumem_driver
-from drakit.drivers.cpumem.inventory import Inventory
 from drakit.drivers.cpumem.kinds import CPU, MEMORY, hugepages
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.machine.discover import discover
-from drakit.testing.synthetic import CoreSpec, NumaSpec, Surroundings, assemble, build
+from drakit.machine.model import Machine
+from drakit.testing.synthetic import CoreSpec, NodeSpec, Surroundings, assemble, build
 from drakit.testing.sysfs_writer import write_tree
 from tests.drivers.cpumem.amounts import GI, MI, SERVER, capacities, driver, pool
 
 
-def nodes(*numbers: int) -> Inventory:
-    """A machine with NUMA nodes of these numbers, read from files as on a real one."""
-    return driver(assemble([CoreSpec(socket=0, node=node) for node in numbers])).inventory
+def nodes(*numbers: int) -> Machine:
+    """A machine with NUMA nodes of these numbers."""
+    return assemble([CoreSpec(socket=0, node=node) for node in numbers])
 
 
 @pytest.mark.parametrize(
@@ -45,16 +45,16 @@ def test_vector_1_accounting_is_an_option_of_the_file_system(line: str, told: st
 @pytest.mark.parametrize("numbers", [(0, 1, 2, 10), (0, 2)])
 def test_vector_2_nodes_have_the_kernel_s_numbers(numbers: tuple[int, ...], tmp_path: Path):
     """Not their position among the directories, which sort node10 before node2."""
-    write_tree(nodes(*numbers).machine, str(tmp_path))
+    write_tree(nodes(*numbers), str(tmp_path))
     read = driver(discover(str(tmp_path)))
-    assert [stock.node for stock in read.inventory.stocks] == list(numbers)
+    assert list(read.memory.offered) == list(numbers)
     assert list(capacities(read)) == [f"numa{number}" for number in numbers]
 
 
 def test_vector_3_memory_is_what_pools_and_system_leave():
     machine = build(cores=2, memory_per_node=64 * GI, hugepages=[pool("1Gi", 8)])
     one = driver(machine, reserved_memory="0:memory=2Gi")
-    assert one.inventory.stocks[0].amounts[MEMORY] == 54 * GI
+    assert one.memory.offered[0][MEMORY] == 54 * GI
     assert capacities(one)["numa0"]["memory"] == "54Gi"
 
 
@@ -70,20 +70,20 @@ def test_every_page_size_is_a_kind():
 
 
 def test_memory_only_nodes_offer_memory_only():
-    stock = driver().inventory.stock_of[4]
-    assert stock.memory_only
-    assert CPU not in stock.amounts
-    assert stock.amounts[MEMORY] == 13 * GI
+    (device,) = (device for device in driver().devices if device.name == "numa4")
+    assert device.group.memory_only
+    assert CPU not in device.amounts
+    assert device.amounts[MEMORY] == 13 * GI
 
 
 def test_a_node_whose_cpus_are_all_reserved_is_not_memory_only():
-    stock = driver(build(sockets=2, cores=1, threads=1), reserved_cpus="0").inventory.stocks[0]
-    assert not stock.memory_only
-    assert list(stock.amounts) == [MEMORY]
-    assert stock.socket == 0
+    device = driver(build(sockets=2, cores=1, threads=1), reserved_cpus="0").devices[0]
+    assert not device.group.memory_only
+    assert list(device.amounts) == [MEMORY]
+    assert device.group.socket == 0
 
 
-def test_a_node_whose_cpus_are_all_offline_is_bare_memory():
+def test_a_node_whose_cpus_are_all_offline_is_memory_only():
     around = Surroundings(offline=CpuSet([1]))
     cores = [CoreSpec(socket=socket, node=socket, threads=1) for socket in (0, 1)]
     one = driver(assemble(cores, surroundings=around), group_by="socket")
@@ -95,16 +95,16 @@ def test_a_node_whose_cpus_are_all_offline_is_bare_memory():
 
 def test_less_than_one_step_is_left_out():
     machine = assemble(
-        [CoreSpec()], nodes={0: NumaSpec(memory_bytes=MI, hugepages=(pool("2Mi", 0),))}
+        [CoreSpec()], nodes={0: NodeSpec(memory_bytes=MI, hugepages=(pool("2Mi", 0),))}
     )
-    assert driver(machine).inventory.stocks[0].amounts == {CPU: 1}
+    assert driver(machine).devices[0].amounts == {CPU: 1}
 
 
-def test_surplus_pages_are_promised_to_nobody():
+def test_surplus_pages_are_not_offered():
     machine = build(cores=1, hugepages=[pool("2Mi", 100, 20, surplus=30)])
-    stock = driver(machine).inventory.stocks[0]
-    assert stock.amounts[hugepages(2 * MI)] == 70 * 2 * MI
-    assert stock.amounts[MEMORY] == 16 * GI - 100 * 2 * MI
+    offered = driver(machine).memory.offered[0]
+    assert offered[hugepages(2 * MI)] == 70 * 2 * MI
+    assert offered[MEMORY] == 16 * GI - 100 * 2 * MI
 
 
 @pytest.mark.parametrize(("reserved", "others", "left"), [(10, 25, 75), (40, 25, 60), (0, 200, 0)])
@@ -112,24 +112,24 @@ def test_pages_held_by_others_are_not_offered(reserved: int, others: int, left: 
     machine = build(cores=1, hugepages=[pool("2Mi", 100)])
     config = CpuMemConfig(reserved_memory=f"0:hugepages-2Mi={reserved * 2}Mi")
     one = cpumem_driver(config, machine, held_by_others={0: {2 * MI: others}})
-    assert one.inventory.stocks[0].amounts.get(hugepages(2 * MI), 0) == left * 2 * MI
-    assert one.inventory.withheld(0, 2 * MI) == max(reserved, others)
+    assert one.memory.offered[0].get(hugepages(2 * MI), 0) == left * 2 * MI
+    assert one.memory.withheld(0, 2 * MI) == max(reserved, others)
 
 
 def test_growth_is_offered_as_pages_and_not_as_memory():
     machine = build(cores=1, hugepages=[pool("2Mi", 100)])
-    plain = driver(machine).inventory.stocks[0].amounts
+    plain = driver(machine).memory.offered[0]
     grown = cpumem_driver(
         CpuMemConfig(reserved_memory=""), machine, growth={0: {2 * MI: 50}}
-    ).inventory.stocks[0]
-    assert grown.amounts[hugepages(2 * MI)] == plain[hugepages(2 * MI)] + 100 * MI
-    assert grown.amounts[MEMORY] == plain[MEMORY] - 100 * MI
+    ).memory.offered[0]
+    assert grown[hugepages(2 * MI)] == plain[hugepages(2 * MI)] + 100 * MI
+    assert grown[MEMORY] == plain[MEMORY] - 100 * MI
 
 
 def test_cpus_can_be_left_to_another_driver():
     one = driver(manage_cpus=False, reserved_cpus="0-99")
     assert all("cpu" not in kinds for kinds in capacities(one).values())
-    assert one.inventory.warnings == ()
+    assert one.warnings == ()
 
 
 def test_limits_are_by_node_and_kind():
@@ -141,6 +141,6 @@ def test_limits_are_by_node_and_kind():
     }
 
 
-def test_doubts_are_told():
+def test_settings_that_do_not_fit_cause_warnings():
     one = driver(SERVER, reserved_cpus="99", reserved_memory="9:memory=1Gi")
-    assert len(one.inventory.warnings) == 2
+    assert len(one.warnings) == 2
