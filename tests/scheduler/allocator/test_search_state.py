@@ -98,3 +98,11 @@ def test_a_claim_with_too_many_devices_fails_the_pod() -> None:
         "request two of claim default/x requests 30 devices, other requests 5; "
         "a claim can have at most 32"
     )
+
+
+def test_undo_take_releases_the_constraint() -> None:
+    found = state(claim(exactly(count=2), constraints=[{"matchAttribute": "d.io/n"}]))
+    variant = next(found.variants())
+    assert found.take(0, variant, 0, insist=False)
+    found.undo_take(0, 0)
+    assert found.take(0, variant, 1, insist=False)

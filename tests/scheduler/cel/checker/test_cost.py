@@ -21,6 +21,7 @@ def test_spans_stay_ordered_and_within_64_bits(a: Span, b: Span) -> None:
     for found in (a.plus(b), a.times(b), a.scaled(0.1), a.scaled(3.5), a.union(b)):
         assert 0 <= found.low <= found.high <= MAX_COST
     assert a.plus(b) == b.plus(a)
+    assert Span(2, 3).times(Span(4, 5)) == Span(8, 15)
     assert a.union(b).low <= a.low <= a.high <= a.union(b).high
 
 

@@ -44,6 +44,7 @@ def test_an_expression_that_uses_device_in_another_way_has_no_list_of_fields() -
         ("device.driver == 'd' && device.attributes['d'].m == 1", False),
         ("'d' == device.driver && device.attributes['d'].m == 1", False),
         ("device.driver == 'e' && device.attributes['d'].m == 1", True),
+        ("'x' == 'd' && device.attributes['d'].m == 1", True),
         ("has(device.attributes['d'].other) && device.attributes['d'].m == 1", True),
     ],
 )
