@@ -16,8 +16,8 @@ from drakit.drivers.models.grouped import GroupedDriver
 from drakit.kit.claims.checkpoint import entry_of
 from drakit.kit.claims.conflicts import check_conflicts
 from drakit.kit.driver import AllocatedDevice, Claim, PreparedClaim, PreparedClaims, RejectedError
-from drakit.testing.synthetic import two_socket_server
 from tests.docs.pages import blocks, text_of
+from tests.machine.shapes import two_socket_server
 
 MI = 1 << 20
 
