@@ -16,8 +16,13 @@ from drakit.drivers.models.grouped import GroupedDriver
 from drakit.kit.claims.checkpoint import entry_of
 from drakit.kit.claims.conflicts import check_conflicts
 from drakit.kit.driver import AllocatedDevice, Claim, PreparedClaim, PreparedClaims, RejectedError
+<<<<<<< HEAD
+=======
+from drakit.kit.slices.limits import check_offer
+from drakit.testing.synthetic import two_socket_server
+>>>>>>> main
 from tests.docs.pages import blocks, text_of
-from tests.machine.shapes import two_socket_server
+from drakit.testing.synthetic import two_socket_server
 
 MI = 1 << 20
 
@@ -93,3 +98,13 @@ def test_its_memory_is_not_bound_to_the_scratchpad_s_node(page: dict[str, Any]) 
     use = page["ClaimUse"](entry, entry.devices)
     container = page["ContainerView"]("id", "main", "pod", "pod", "d", uses=(use,))
     assert driver.enforce(container, PreparedClaims([entry])).mems is None
+
+
+def test_it_is_not_mapped_to_a_resource_of_the_node(page: dict[str, Any]) -> None:
+    config = CpuMemConfig(publish_node_allocatable_resource_mapping=True)
+    driver = with_scratchpad(page, cpumem_driver(config, two_socket_server()))
+    offer = driver.offer()
+    check_offer(driver.name, offer.named("worker"))
+    mapped = offer.pools[0].devices[0].node_allocatable_resources
+    assert {"cpu", "memory"} <= set(mapped)
+    assert "scratchpad" not in mapped

@@ -103,6 +103,7 @@ class GroupedDriver:
                     "mapping": {"capacityKey": kind.key, "capacityMultiplier": "1"}
                 }
                 for kind in (device.amounts if mapped else ())
+                if kind.is_node_resource
             },
         )
 

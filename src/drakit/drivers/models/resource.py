@@ -59,6 +59,11 @@ class CapacityKind:
         return self.node_resource or self.name
 
     @property
+    def is_node_resource(self) -> bool:
+        """Whether Kubernetes accounts for it as a resource of the node (KEP-5517)."""
+        return self.resource_name in ("cpu", "memory") or self.page_size is not None
+
+    @property
     def label(self) -> str:
         """Name in object names, which must be lower case: ``hugepages-2mi``."""
         return self.resource_name.lower()
