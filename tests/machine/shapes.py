@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from drakit.machine.model import CoreType, HugepagePool, Machine
+from drakit.machine.model import CoreType, Machine
 from drakit.testing.synthetic import (
     GIB,
-    MIB,
     CoreSpec,
     NumaSpec,
     Numbering,
@@ -17,6 +16,7 @@ from drakit.testing.synthetic import (
     assemble,
     build,
     grid,
+    two_socket_server,
 )
 
 
@@ -50,19 +50,6 @@ def arm_big_little() -> Machine:
         CoreSpec(die=None, cluster=1, kind=CoreType.EFFICIENCY, capacity=446) for _ in range(4)
     ]
     return assemble([*little, *big], surroundings=Surroundings(architecture="aarch64"))
-
-
-def two_socket_server() -> Machine:
-    """Two sockets of 16 SMT cores, sub-NUMA pairs, hugepages, PCI roots: 64 CPUs."""
-    pools = (HugepagePool(2 * MIB, 1024, 512), HugepagePool(GIB, 4, 4))
-    return build(
-        sockets=2,
-        nodes=2,
-        cores=8,
-        memory_per_node=64 * GIB,
-        hugepages=pools,
-        surroundings=Surroundings(pci_roots_per_node=1),
-    )
 
 
 def chiplet_server() -> Machine:

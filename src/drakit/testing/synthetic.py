@@ -406,3 +406,16 @@ def _pci_roots(nodes: Sequence[NumaNode], online: CpuSet, per_node: int) -> tupl
         PciRoot(f"pci0000:{place * 16:02x}", node.id, node.cpus & online)
         for place, node in enumerate(node for node in with_cpus for _ in range(per_node))
     )
+
+
+def two_socket_server() -> Machine:
+    """Two sockets of 16 SMT cores, sub-NUMA pairs, hugepages, PCI roots: 64 CPUs."""
+    pools = (HugepagePool(2 * MIB, 1024, 512), HugepagePool(GIB, 4, 4))
+    return build(
+        sockets=2,
+        nodes=2,
+        cores=8,
+        memory_per_node=64 * GIB,
+        hugepages=pools,
+        surroundings=Surroundings(pci_roots_per_node=1),
+    )

@@ -12,7 +12,7 @@ from drakit.drivers.cpumem.kinds import CPU, MEMORY, hugepages
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.machine.discover import discover
 from drakit.machine.model import Machine
-from drakit.testing.synthetic import CoreSpec, NodeSpec, Surroundings, assemble, build
+from drakit.testing.synthetic import CoreSpec, NumaSpec, Surroundings, assemble, build
 from drakit.testing.sysfs_writer import write_tree
 from tests.drivers.cpumem.amounts import GI, MI, SERVER, capacities, driver, pool
 
@@ -95,7 +95,7 @@ def test_a_node_whose_cpus_are_all_offline_is_memory_only():
 
 def test_less_than_one_step_is_left_out():
     machine = assemble(
-        [CoreSpec()], nodes={0: NodeSpec(memory_bytes=MI, hugepages=(pool("2Mi", 0),))}
+        [CoreSpec()], nodes={0: NumaSpec(memory_bytes=MI, hugepages=(pool("2Mi", 0),))}
     )
     assert driver(machine).devices[0].amounts == {CPU: 1}
 

@@ -58,7 +58,7 @@ def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]):
     [
         ("--reserved-memory", "0:memory", "reservedMemory: 'memory' is not KIND=AMOUNT"),
         ("--hugepage-pools", "2Mi=5", "hugepagePools: '2Mi=5' names no NUMA node"),
-        ("--hugepage-growth", "0:3Mi=5", "hugepageGrowth: '3Mi' is no page size"),
+        ("--hugepage-growth", "0:3Mi=5", "hugepageGrowth: '3Mi' is not a valid page size"),
         ("--memory-throttling-factor", "1.5", "memoryThrottlingFactor must be between 0 and 1"),
         ("--hugepage-shrink-seconds", "-1", "hugepageShrinkSeconds must be between"),
         ("--reserved-cpus", "0-", "reservedCPUs is not a valid list of CPUs"),
