@@ -15,7 +15,7 @@ from drakit.testing.synthetic import (
     GIB,
     MIB,
     CoreSpec,
-    NodeSpec,
+    NumaSpec,
     Numbering,
     Surroundings,
     assemble,
@@ -48,7 +48,7 @@ def laptop() -> Machine:
         for core in range(8)
     ]
     around = Surroundings(numbering=Numbering.ADJACENT, llc_bytes=24 * MIB)
-    return assemble(fast + small, nodes={0: NodeSpec(32 * GIB)}, surroundings=around)
+    return assemble(fast + small, nodes={0: NumaSpec(32 * GIB)}, surroundings=around)
 
 
 MACHINES = {"server": server, "laptop": laptop}

@@ -20,7 +20,7 @@ from drakit.testing.synthetic import (
     GIB,
     MIB,
     CoreSpec,
-    NodeSpec,
+    NumaSpec,
     Numbering,
     Surroundings,
     assemble,
@@ -60,7 +60,7 @@ _core_specs = st.builds(
     max_frequency_khz=st.none() | st.just(4_200_000),
 )
 _nodes = st.builds(
-    NodeSpec,
+    NumaSpec,
     memory_bytes=st.sampled_from([0, 512 * MIB, 96 * GIB, 6 * 1024 * GIB]),
     hugepages=st.lists(
         st.builds(

@@ -31,7 +31,7 @@ from drakit.scheduler.allocator.search import ClaimAllocation
 from drakit.testing.containers import FakeContainer
 from drakit.testing.kubelet import ContainerClaim, FakePod, PodClaim
 from drakit.testing.node import SimulatedNode
-from drakit.testing.synthetic import NodeSpec, assemble, grid
+from drakit.testing.synthetic import NumaSpec, assemble, grid
 from drakit.testing.sysfs_writer import write_tree
 from drakit.wire.nri.values import Resources
 
@@ -41,9 +41,9 @@ _POOLS = (HugepagePool(2 * MI, 1024, 1024, 0), HugepagePool(GI, 4, 4, 0))
 MACHINE: Machine = assemble(
     grid(sockets=2, cores=8, threads=2),
     nodes={
-        0: NodeSpec(64 * GI, hugepages=_POOLS),
-        1: NodeSpec(64 * GI, hugepages=_POOLS),
-        2: NodeSpec(128 * GI, hugepages=(HugepagePool(2 * MI, 0, 0, 0), HugepagePool(GI, 0, 0, 0))),
+        0: NumaSpec(64 * GI, hugepages=_POOLS),
+        1: NumaSpec(64 * GI, hugepages=_POOLS),
+        2: NumaSpec(128 * GI, hugepages=(HugepagePool(2 * MI, 0, 0, 0), HugepagePool(GI, 0, 0, 0))),
     },
 )
 """The machine of docs/cpumem.md: 2 sockets of 8 cores with 64 GiB each, and 128 GiB without CPUs."""

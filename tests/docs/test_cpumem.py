@@ -23,16 +23,16 @@ from drakit.core.objects import (
 from drakit.core.quantity import Quantity
 from drakit.drivers.cpumem.driver import CpuMemDriver, cpumem_driver
 from drakit.drivers.cpumem.hugepages import pools, resizing
-from drakit.drivers.cpumem.hugepages.pools import Shortage
-from drakit.drivers.cpumem.hugepages.settings import PoolKey
+from drakit.drivers.cpumem.hugepages.record import PoolRecord
+from drakit.drivers.cpumem.hugepages.settings import HugepageSettings, PageCounts, PoolKey
 from drakit.drivers.cpumem.layouts import combined_classes, split_classes
 from drakit.drivers.cpumem.preflight import about_kubelet
 from drakit.drivers.cpumem.program import program as cpumem_program
-from drakit.drivers.cpumem.qos import keeping, reconciler
-from drakit.drivers.cpumem.qos.keeping import Keeper
+from drakit.drivers.cpumem.qos import reconciler, writer
 from drakit.drivers.cpumem.qos.kubeletconfig import KubeletFiles
-from drakit.drivers.cpumem.qos.planner import Plan, throttle_at
-from drakit.drivers.cpumem.qos.record import Record
+from drakit.drivers.cpumem.qos.planner import QosPlan, throttle_at
+from drakit.drivers.cpumem.qos.record import CgroupRecord
+from drakit.drivers.cpumem.qos.writer import CgroupWriter
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.kit import host
 from drakit.kit.config.settings import load, settings_of
@@ -42,10 +42,13 @@ from drakit.kit.slices.preview import preview_slices
 from drakit.kit.telemetry.metrics import HostMetrics
 from drakit.kit.telemetry.prometheus import CounterFamily, HistogramFamily
 from drakit.local.node import LocalNode, fresh_claim
+from drakit.machine.model import HugepagePool
+from drakit.testing.synthetic import build
 from drakit.testing.sysfs_writer import write_tree
 from tests.deploy.simulated import MACHINE, running
 from tests.docs.pages import DOCS, REPOSITORY, blocks, codes, rows, text_of
 from tests.docs.test_configuration import formatted
+from tests.drivers.cpumem.hugepages.kernel import FakeKernel, KernelPool
 
 CONFIGURATION = text_of("docs/configuration-cpumem.md")
 SETTINGS = settings_of(CpuMemConfig, cpumem_program().prefix)
@@ -321,35 +324,43 @@ def test_foreign_writes_are_logged_as_the_page_shows(
     file.parent.mkdir(parents=True)
     file.write_text("0\n")
     now = [0.0]
-    keeper = Keeper(
-        str(tmp_path / "cgroup"), Record(str(tmp_path / "record"), "boot"), clock=lambda: now[0]
+    writer = CgroupWriter(
+        str(tmp_path / "cgroup"),
+        CgroupRecord(str(tmp_path / "record"), "boot"),
+        clock=lambda: now[0],
     )
-    wanted = Plan(tree={"kubepods": {"memory.min": str(3 << 30)}})
-    keeper.apply(wanted, churned=False)
+    wanted = QosPlan(tree={"kubepods": {"memory.min": str(3 << 30)}})
+    writer.apply(wanted, pods_changed=False)
     for _ in range(6):
         file.write_text("4096\n")
         now[0] += 30
-        keeper.apply(wanted, churned=False)
+        writer.apply(wanted, pods_changed=False)
     said = [f"{record.levelname} {record.getMessage()}" for record in caplog.records]
     assert list(dict.fromkeys(said)) == blocks(QOS, "")[2].splitlines()
     assert said.count(said[0]) == 5
 
 
-def test_a_shortage_is_logged_as_the_page_shows() -> None:
-    shortage = Shortage(PoolKey(0, 2 << 20), wanted=100, obtained=60)
-    source = re.sub(r'"\s*\n\s*"', "", (SOURCES / "drivers/cpumem/hugepages/pools.py").read_text())
-    (template,) = re.findall(r'"(got %s: [^"]*)"', source)
-    assert f"WARNING {template % shortage}" in text_of("docs/hugepages.md").splitlines()
+def test_a_shortage_is_logged_as_the_page_shows(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = PoolKey(0, 2 << 20)
+    kernel = FakeKernel({key: KernelPool()}, room={key: 60})
+    settings = HugepageSettings(pools=PageCounts.parse("0:2Mi=100"))
+    machine = build(cores=1, hugepages=[HugepagePool(key.size, 0, 0)])
+    record = PoolRecord(str(tmp_path), "boot")
+    pools.HugepagePools(settings, machine, kernel, record).set_static_sizes()
+    (shown,) = [r for r in caplog.records if r.levelname == "WARNING"]
+    assert f"WARNING {shown.getMessage()}" in text_of("docs/hugepages.md").splitlines()
 
 
 def test_the_timeouts_on_the_pages_are_those_of_the_code() -> None:
     assert (host._RECONCILE_SECONDS, reconciler._CHURN_SECONDS) == (10, 120)
     assert "every ten seconds" in QOS
     assert "up to two minutes after pods started or stopped" in QOS
-    assert keeping.Patience().repairs == 5
+    assert writer.RepairLimits().repairs == 5
     assert "at most five times" in QOS
     pages = text_of("docs/hugepages.md")
-    assert (resizing.USUAL.tries, resizing.USUAL.seconds) == (3, 8)
+    assert (resizing.DEFAULT_LIMITS.tries, resizing.DEFAULT_LIMITS.seconds) == (3, 8)
     assert "at most three times or for eight seconds" in pages
     assert pools._RETRY_SECONDS == 60
     assert "retries every minute" in pages

@@ -18,15 +18,14 @@ from drakit.core.bootrecord import boot_id
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.driver import cpu_driver
-from drakit.kit.claims import checkpoint as checkpoint
-from drakit.kit.claims.checkpoint import Checkpoint
+from drakit.kit.claims.checkpoint import Checkpoint, encode
 from drakit.kit.claims.exclusion import exclude_other_drivers
 from drakit.kit.config.options import HostOptions
 from drakit.kit.driver import PreparedClaim, PreparedClaims, PreparedDevice, RejectedError
 from drakit.local import node_drivers as nodedrivers
 from drakit.local import tether
 from drakit.local.local_drivers import simple_claim
-from drakit.local.node import DoesNotFit, LocalNode, fresh_claim, state_directory
+from drakit.local.node import DoesNotFitError, LocalNode, fresh_claim, state_directory
 from drakit.scheduler.errors import FatalError
 from drakit.testing.synthetic import build
 
@@ -64,7 +63,7 @@ async def test_whole_cores_and_individual_cpus(tmp_path: Path) -> None:
 
 async def test_several_claims_all_or_none(tmp_path: Path) -> None:
     here = node(tmp_path)
-    with pytest.raises(DoesNotFit):
+    with pytest.raises(DoesNotFitError):
         await here.take([fresh_claim(simple_claim(4)), fresh_claim(simple_claim(9))])
     assert len(await here.look()) == 0
     both = await here.take([fresh_claim(simple_claim(4)), fresh_claim(simple_claim(4))])
@@ -98,14 +97,14 @@ import asyncio, sys, time
 sys.path.insert(0, sys.argv[2])
 from tests.local.test_local import node, simple_claim, fresh_claim
 from drakit.core.filelock import LockTimeoutError
-from drakit.local.node import DoesNotFit
-from drakit.kit.driver import Refused
+from drakit.local.node import DoesNotFitError
+from drakit.kit.driver import RejectedError
 
 async def main():
     here = node(sys.argv[1])
     try:
         (taken,) = await here.take([fresh_claim(simple_claim(int(sys.argv[3])))])
-    except (DoesNotFit, Refused, LockTimeoutError):  # the last on a starved machine
+    except (DoesNotFitError, RejectedError, LockTimeoutError):  # the last on a starved machine
         print("full", flush=True)
         return
     print(taken.entry.exclusive("cpu"), flush=True)
@@ -287,7 +286,7 @@ def test_a_link_is_rejected(shared_tmp: Path) -> None:
     state_directory({})
     own = shared_tmp.rename(shared_tmp.parent / "elsewhere")
     shared_tmp.symlink_to(own)
-    with pytest.raises(PermissionError, match="no directory"):
+    with pytest.raises(PermissionError, match="not a directory"):
         state_directory({})
 
 
@@ -298,7 +297,7 @@ def test_a_directory_of_another_user_is_rejected(
     user = os.geteuid()
     os.rename(shared_tmp, shared_tmp.parent / f"drakit-{user + 1}")
     monkeypatch.setattr("os.geteuid", lambda: user + 1)
-    with pytest.raises(PermissionError, match=f"directory of user {user} with mode 0700"):
+    with pytest.raises(PermissionError, match=f"directory, has owner {user} and mode 0700"):
         state_directory({})
 
 
@@ -323,7 +322,7 @@ def keep(kubelet: Path, driver: str, *entries: PreparedClaim) -> Path:
     directory = kubelet / "plugins" / driver / "claims"
     directory.mkdir(parents=True)
     for entry in entries:
-        (directory / f"{entry.uid}.json").write_bytes(checkpoint.encode(entry))
+        (directory / f"{entry.uid}.json").write_bytes(encode(entry))
     return directory
 
 
@@ -362,5 +361,5 @@ def test_a_checkpoint_that_may_not_be_read_is_warned_of(
     monkeypatch.setattr("os.listdir", forbidden)
     found = nodedrivers.find(str(tmp_path))
     assert found.cpus == CpuSet()
-    assert all("cannot tell whether the driver" in warning for warning in found.warnings)
+    assert all("cannot determine the CPUs that the driver" in warning for warning in found.warnings)
     assert len(found.warnings) == 2

@@ -14,7 +14,7 @@ from drakit.testing.synthetic import (
     KIB,
     MIB,
     CoreSpec,
-    NodeSpec,
+    NumaSpec,
     Numbering,
     Surroundings,
     assemble,
@@ -85,7 +85,7 @@ def _clustered(draw: st.DrawFn, spec: CoreSpec) -> CoreSpec:
 
 
 @st.composite
-def node_specs(draw: st.DrawFn) -> dict[int, NodeSpec]:
+def node_specs(draw: st.DrawFn) -> dict[int, NumaSpec]:
     pools = st.builds(
         HugepagePool,
         size_bytes=st.sampled_from([64 * KIB, 2 * MIB, GIB]),
@@ -94,7 +94,7 @@ def node_specs(draw: st.DrawFn) -> dict[int, NodeSpec]:
         surplus=st.integers(0, 2),
     )
     spec = st.builds(
-        NodeSpec,
+        NumaSpec,
         memory_bytes=st.integers(0, 1 << 30).map(lambda kib: kib * KIB),
         hugepages=st.lists(pools, max_size=3, unique_by=lambda pool: pool.size_bytes).map(tuple),
     )

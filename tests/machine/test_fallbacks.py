@@ -13,10 +13,11 @@ from drakit.core.cpuset import CpuSet
 from drakit.machine import discover
 from drakit.machine.caches import ASSUMED_LEVEL
 from drakit.machine.model import CgroupMode, CoreType, HugepagePool, Machine
-from drakit.testing.synthetic import GIB, MIB, Surroundings, arm_big_little, build, hybrid_laptop
+from drakit.testing.synthetic import GIB, MIB, Surroundings, build
 from drakit.testing.sysfs_writer import write_tree
 from tests.machine import invariants
 from tests.machine.places import scratch
+from tests.machine.shapes import arm_big_little, hybrid_laptop
 
 CPU = "sys/devices/system/cpu"
 NODE = "sys/devices/system/node"
@@ -76,10 +77,10 @@ def names(groups: tuple[CpuSet, ...]) -> list[str]:
 # -- nothing at all -------------------------------------------------------------------------------
 
 
-def test_an_empty_root_has_no_cpu_and_says_so(empty: Tree) -> None:
+def test_an_empty_root_has_no_cpu_and_a_warning(empty: Tree) -> None:
     machine = empty.look()
     assert machine.cpus == ()
-    assert "shows no CPU" in reasons(machine, f"/{CPU}")
+    assert "has no CPU" in reasons(machine, f"/{CPU}")
 
 
 def test_a_root_that_does_not_exist_is_an_empty_one() -> None:
@@ -116,13 +117,13 @@ def test_without_sysfs_cpus_come_from_proc(empty: Tree, source: str) -> None:
     assert len(machine.sockets) == 1
 
 
-def test_without_an_online_list_every_cpu_is_asked(server: Tree) -> None:
+def test_without_an_online_list_every_cpu_is_read(server: Tree) -> None:
     server.drop(f"{CPU}/online")
     server.put(f"{CPU}/cpu5/online", "0\n")
     server.drop(f"{CPU}/cpu5/topology")
     machine = server.look()
     assert str(machine.online) == "0-4,6-7"
-    assert "one by one" in reasons(machine, f"/{CPU}/online")
+    assert "for each CPU" in reasons(machine, f"/{CPU}/online")
 
 
 def test_without_an_online_file_a_cpu_that_shows_no_topology_is_offline(server: Tree) -> None:
@@ -135,7 +136,7 @@ def test_without_an_online_file_a_cpu_that_shows_no_topology_is_offline(server: 
     assert "taken as offline" in reasons(machine, f"/{CPU}/cpu3/online")
 
 
-def test_an_online_list_that_names_nobody_is_not_believed(server: Tree) -> None:
+def test_an_online_list_that_names_nobody_is_ignored(server: Tree) -> None:
     server.put(f"{CPU}/online", "\n")
     assert str(server.look().online) == "0-7"
 
@@ -205,11 +206,11 @@ def test_without_an_isolated_list_the_command_line_tells(
 # -- cores, sockets, dies ---------------------------------------------------------------------------
 
 
-def test_a_silent_cpu_is_where_its_siblings_say(server: Tree) -> None:
+def test_a_cpu_without_topology_is_placed_by_its_siblings(server: Tree) -> None:
     server.drop(f"{CPU}/cpu5/topology")
     machine = server.look()
     assert names(machine.cores) == ["0,4", "1,5", "2,6", "3,7"]
-    assert "does not tell its core" in reasons(machine, f"/{CPU}/cpu5/topology")
+    assert "does not identify its core" in reasons(machine, f"/{CPU}/cpu5/topology")
 
 
 def test_without_any_topology_a_cpu_is_a_core_and_the_machine_a_socket(server: Tree) -> None:
@@ -251,11 +252,11 @@ def test_one_wild_claim_does_not_swallow_the_machine(server: Tree) -> None:
     assert "contradicts" in reasons(machine, f"/{CPU}/cpu5/topology/core_cpus_list")
 
 
-def test_a_claim_without_its_own_cpu_is_not_believed(server: Tree) -> None:
+def test_a_claim_without_its_own_cpu_is_ignored(server: Tree) -> None:
     server.topology(0, "package_cpus", "2-3,6-7")
     machine = server.look()
     assert names(machine.sockets) == ["0-1,4-5", "2-3,6-7"]
-    assert "does not name the CPU itself" in reasons(
+    assert "does not contain the CPU itself" in reasons(
         machine, f"/{CPU}/cpu0/topology/package_cpus_list"
     )
 
@@ -373,15 +374,15 @@ def test_caches_of_no_readable_level_are_ignored(server: Tree) -> None:
     assert "taken as Unified" in reasons(machine, f"/{CPU}/cpu*/cache/index2/type")
 
 
-def test_cpus_that_contradict_each_other_about_a_cache_are_named(server: Tree) -> None:
+def test_cpus_that_contradict_each_other_about_a_cache_are_reported(server: Tree) -> None:
     server.put(f"{CPU}/cpu1/cache/index3/shared_cpu_list", "1,5\n")
     machine = server.look()
     assert machine.by_id[0].llc == machine.by_id[1].llc  # their cache has the same id
-    assert "sharing L3" in reasons(machine, f"/{CPU}/cpu1/cache")
+    assert "of this L3" in reasons(machine, f"/{CPU}/cpu1/cache")
     server.put(f"{CPU}/cpu1/cache/index3/id", "7\n")
     machine = server.look()
     assert machine.by_id[0].llc != machine.by_id[1].llc
-    assert "sharing L3" in reasons(machine, f"/{CPU}/cpu0/cache")
+    assert "of this L3" in reasons(machine, f"/{CPU}/cpu0/cache")
 
 
 def test_instruction_caches_are_never_the_last_level(server: Tree) -> None:
@@ -451,7 +452,7 @@ def test_a_node_without_a_list_has_the_cpus_that_link_to_it(server: Tree) -> Non
     server.drop(f"{NODE}/node1/cpumap")
     machine = server.look()
     assert str(machine.numa_nodes[1].cpus) == "2-3,6-7"
-    assert "CPUs asked instead" in reasons(machine, f"/{NODE}/node1/cpulist")
+    assert "CPUs are read instead" in reasons(machine, f"/{NODE}/node1/cpulist")
 
 
 def test_a_node_does_not_bring_cpus_into_being(server: Tree) -> None:

@@ -17,16 +17,11 @@ import pytest
 from drakit.core.cpuset import CpuSet
 from drakit.machine import discover
 from drakit.machine.model import HugepagePool, Machine
-from drakit.testing.synthetic import (
-    MIB,
-    Surroundings,
-    arm_big_little,
-    build,
-    hybrid_laptop,
-)
+from drakit.testing.synthetic import MIB, Surroundings, build
 from drakit.testing.sysfs_writer import KernelEra, write_tree
 from tests.machine import invariants
 from tests.machine.places import scratch
+from tests.machine.shapes import arm_big_little, hybrid_laptop
 
 CASES = 350
 """Per shape by default."""

@@ -21,10 +21,10 @@ from drakit.core.cpuset import CpuSet
 from drakit.machine import discover
 from drakit.machine.caches import ASSUMED_LEVEL
 from drakit.machine.model import Machine
-from drakit.testing.synthetic import SHAPES
 from drakit.testing.sysfs_writer import write_tree
 from tests.machine import invariants
 from tests.machine.places import scratch
+from tests.machine.shapes import SHAPES
 from tests.machine.strategies import machines
 
 LSTOPO = "lstopo-no-graphics"

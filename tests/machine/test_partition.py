@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drakit.core.cpuset import CpuSet
-from drakit.machine.identity import index_by_cpu, ranked
 from drakit.machine.partition import agree, agree_on_cores
+from drakit.machine.topology import index_by_cpu, ranked
 
 
 @st.composite

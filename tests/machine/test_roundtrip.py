@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from drakit.machine import discover
 from drakit.machine.model import Machine
-from drakit.testing.synthetic import SHAPES, build
+from drakit.testing.synthetic import build
 from drakit.testing.sysfs_writer import KernelEra, write_tree
 from tests.machine import invariants
 from tests.machine.places import scratch
+from tests.machine.shapes import SHAPES
 from tests.machine.strategies import machines
 
 

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from drakit.core.cpuset import CpuSet
 from drakit.machine import discover
 from drakit.machine.model import Machine
-from drakit.testing.synthetic import arm_big_little, build
+from drakit.testing.synthetic import build
 from drakit.testing.sysfs_writer import write_tree
 from tests.machine import invariants
 from tests.machine.places import scratch
+from tests.machine.shapes import arm_big_little
 from tests.machine.strategies import machines
 
 CPU = "sys/devices/system/cpu"
@@ -111,7 +112,7 @@ def test_all_lists_or_all_masks_spoiled(machine: Machine, which: str, how: str) 
         assert without_warnings(discover(root)) == without_warnings(expected)
 
 
-def test_the_list_that_was_not_believed_is_named_with_what_was_believed_instead() -> None:
+def test_an_ignored_list_is_reported_with_the_file_used_instead() -> None:
     with scratch() as root:
         write_tree(build(sockets=2, cores=2, threads=2), root)
         damage(f"{root}/{CPU}/cpu0/cache/index2/shared_cpu_list", DAMAGE[0], 0, CpuSet([0, 1]))
@@ -119,15 +120,14 @@ def test_the_list_that_was_not_believed_is_named_with_what_was_believed_instead(
         damage(f"{root}/{NODE}/node1/cpulist", DAMAGE[0], None, CpuSet())
         told = {warning.file: warning.reason for warning in discover(root).warnings}
         assert told == {
-            f"/{CPU}/cpu0/cache/index2/shared_cpu_list": "does not name the CPU itself; "
-            "shared_cpu_map does and is believed",
-            f"/{CPU}/cpu1/topology/core_cpus_list": "does not name the CPU itself; core_cpus does "
-            "and is believed",
-            f"/{NODE}/node1/cpulist": "does not name CPUs 2; cpumap does and is believed",
+            f"/{CPU}/cpu0/cache/index2/shared_cpu_list": "does not contain the CPU itself; "
+            "shared_cpu_map is used",
+            f"/{CPU}/cpu1/topology/core_cpus_list": "does not contain the CPU itself; core_cpus is used",
+            f"/{NODE}/node1/cpulist": "lacks CPUs 2 of cpumap; added",
         }
 
 
-def test_without_a_second_source_the_cache_is_the_core_s_and_that_is_said() -> None:
+def test_without_a_second_source_the_cache_is_the_cores_with_a_warning() -> None:
     with scratch() as root:
         write_tree(build(sockets=1, cores=2, threads=2), root)
         for index in range(4):
@@ -137,7 +137,7 @@ def test_without_a_second_source_the_cache_is_the_core_s_and_that_is_said() -> N
         machine = discover(root)
         invariants.check(machine)
         reasons = {w.reason for w in machine.warnings if "/cpu0/cache/index" in w.file}
-        assert reasons == {"is not shared by its own CPU; taken as the core's own"}
+        assert reasons == {"does not list its own CPU; taken as the core's own"}
 
 
 # -- dumps of real machines ------------------------------------------------------------------------

@@ -9,18 +9,20 @@ from drakit.machine.model import CoreType
 from drakit.testing.synthetic import (
     GIB,
     CoreSpec,
-    NodeSpec,
+    NumaSpec,
     Numbering,
     Surroundings,
-    arm_big_little,
     assemble,
     build,
+)
+from tests.machine import invariants
+from tests.machine.shapes import (
+    arm_big_little,
     chiplet_server,
     hybrid_laptop,
     power_server,
     two_socket_server,
 )
-from tests.machine import invariants
 
 
 def names(groups: tuple[CpuSet, ...]) -> list[str]:
@@ -65,7 +67,7 @@ def test_offline_cpus_have_a_node_and_nothing_else() -> None:
 def test_asymmetric_machines() -> None:
     machine = assemble(
         [CoreSpec(threads=8), CoreSpec(socket=5, node=3, threads=1), CoreSpec(socket=5, node=3)],
-        nodes={7: NodeSpec(memory_bytes=GIB)},
+        nodes={7: NumaSpec(memory_bytes=GIB)},
         surroundings=Surroundings(numbering=Numbering.ADJACENT),
     )
     invariants.check(machine)

@@ -1,12 +1,12 @@
-"""Files that are either the old or the new one, whatever instant the power fails at.
+"""Atomic, durable file writes: after a power failure a file is either the old or the new one.
 
-A file is written beside its final place, synced, renamed over it, and the directory is synced:
-POSIX makes the rename atomic, and only the last step makes it durable. The temporary file must
-live in the same directory: rename does not cross file systems, and the CDI watchers of container
-runtimes notice a file only when it is moved *within* the directory they watch.
+A temporary file is written, synced and renamed, and the directory is synced: POSIX makes the rename
+atomic, and only the last step makes it durable. The temporary file is in the same directory: rename
+does not cross file systems, and the CDI watchers of container runtimes notice a file only when it is
+moved *within* the directory they watch.
 
-A writer holds a lock (``flock``) on its temporary file, so :func:`clean_temporaries` can tell the
-leftovers of a dead process from the work of a living one, even across PID namespaces.
+A writer holds a lock (``flock``) on its temporary file, so :func:`clean_temporaries` can
+distinguish leftovers of a dead process from files in use, even across PID namespaces.
 
 Every file-system step is announced to :data:`observers` just before it happens. Crash tests
 append a function there that ends the process (``os._exit``) at the n-th step, and so enumerate
@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Final
 
 TEMPORARY_SUFFIX: Final = ".drakit-tmp"
-"""How temporary files end: neither ``.json`` nor ``.yaml``, which runtimes would read as CDI."""
+"""Suffix of temporary files: neither ``.json`` nor ``.yaml``, which runtimes would read as CDI."""
 
 observers: list[Callable[[str, str], None]] = []
 """Called with (step name, path) before each file-system step. Empty outside tests."""
@@ -40,7 +40,7 @@ def step(name: str, path: str) -> None:
 
 
 def write_atomic(path: str, data: bytes, mode: int = 0o600) -> None:
-    """Make *path* hold exactly *data*, durably, with permissions *mode* whatever the umask is.
+    """Replace the content of *path* with *data*, durably, with permissions *mode* regardless of the umask.
 
     When this returns, the content survives a crash. When it raises ``OSError``, *path* is as
     before or already new (only the last sync failed), never a mixture, and no temporary file
@@ -68,9 +68,9 @@ def write_atomic(path: str, data: bytes, mode: int = 0o600) -> None:
 
 
 def remove_durably(path: str) -> bool:
-    """Remove the file *path* so that it stays removed after a crash; says whether it was there.
+    """Remove the file *path* so that it stays removed after a crash; returns whether it existed.
 
-    A missing file is no error, and the directory is synced in that case too: an earlier removal
+    A missing file is not an error, and the directory is synced in that case too: an earlier removal
     may have been interrupted between unlink and sync. A missing directory counts as missing.
     """
     step("unlink", path)
@@ -85,7 +85,7 @@ def remove_durably(path: str) -> bool:
 
 
 def ensure_directory(path: str, mode: int = 0o755) -> None:
-    """Make the directory *path* and its missing parents, durably. An existing one is left alone."""
+    """Create the directory *path* and its missing parents, durably."""
     if os.path.isdir(path):
         return
     parent = os.path.dirname(path)
@@ -100,7 +100,7 @@ def ensure_directory(path: str, mode: int = 0o755) -> None:
 def sync_parents(path: str) -> None:
     """Make the name of the directory *path* durable, and those of its parents on its file system.
 
-    Somebody may have made them and died before the sync; what is in a directory is lost with it.
+    Another process may have created them and died before the sync; their content would be lost with them.
     Parents that may not be opened are left out.
     """
     device = os.stat(path).st_dev
@@ -116,8 +116,8 @@ def sync_parents(path: str) -> None:
 def clean_temporaries(directory: str, prefix: str = "") -> list[str]:
     """Remove temporary files that dead writers left in *directory*; returns their paths.
 
-    Only files whose final name would have begun with *prefix* are looked at, so that programs
-    sharing a directory keep out of each other's way. Files of living writers stay. A missing
+    Only files whose final name begins with *prefix* are considered, so that programs can share a
+    directory. Files of running writers stay. A missing
     directory has no leftovers.
     """
     try:
@@ -136,7 +136,7 @@ def clean_temporaries(directory: str, prefix: str = "") -> list[str]:
 
 
 def sync_directory(directory: str) -> None:
-    """Make the names in *directory* durable: renames and removals are lost in a crash otherwise."""
+    """Make the names in *directory* durable: a crash may otherwise undo renames and removals."""
     step("sync directory", directory)
     descriptor = os.open(directory or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -146,7 +146,7 @@ def sync_directory(directory: str) -> None:
 
 
 def _open_temporary(directory: str, name: str) -> tuple[int, str]:
-    """A new, locked, empty file in *directory* for a file that shall be called *name*."""
+    """A new, locked, empty temporary file in *directory* for the file *name*."""
     while True:
         path = os.path.join(directory, f".{name}.{os.urandom(6).hex()}{TEMPORARY_SUFFIX}")
         step("create", path)
@@ -161,7 +161,7 @@ def _open_temporary(directory: str, name: str) -> tuple[int, str]:
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # a cleaner came between open and lock and removed it: once more
+        os.close(descriptor)  # a cleaner removed it between open and lock: try again
 
 
 def _remove_if_abandoned(path: str) -> bool:

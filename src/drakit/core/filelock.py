@@ -1,8 +1,8 @@
 """An exclusive lock between processes, on a file.
 
-Two instances of a driver share one data directory while one replaces the other, and the kubelet
-may call either. Whoever reads and writes there holds this lock. It is ``flock(2)``: the kernel
-drops it when its holder dies, however it dies, so a lock file left behind never blocks anybody.
+Two instances of a driver share one data directory during a rolling update, and the kubelet may call
+either. The lock is ``flock(2)``: the kernel releases it when its holder dies, so a lock file left
+behind never blocks another process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LONGEST_PAUSE = 0.05
 
 
 class LockTimeoutError(TimeoutError):
-    """The lock stayed with somebody else for longer than the caller could wait."""
+    """Another holder did not release the lock before the timeout."""
 
 
 class FileLock:
@@ -45,7 +45,7 @@ class FileLock:
         return self._held is not None
 
     def acquire(self, timeout: float | None = None) -> None:
-        """Wait for the lock, blocking the thread; *timeout* in seconds, None waits for ever.
+        """Wait for the lock, blocking the thread; *timeout* in seconds, None waits forever.
 
         Raises :class:`LockTimeoutError`, ``OSError`` when the file cannot be opened, and
         ``RuntimeError`` when this thread already holds the lock (it would wait for itself).
@@ -54,7 +54,7 @@ class FileLock:
             raise RuntimeError(f"lock {self.path} is already held by this thread")
         if timeout is None:
             while not self._attempt(fcntl.LOCK_EX):
-                pass  # the file was replaced while we waited: wait for its successor
+                pass  # the file was replaced meanwhile: wait for the new one
             return
         deadline = time.monotonic() + timeout
         pause = _FIRST_PAUSE
@@ -89,7 +89,7 @@ class FileLock:
             self.release()
 
     def try_acquire(self) -> bool:
-        """Take the lock if nobody has it; never waits."""
+        """Take the lock if it is free; never waits."""
         if self._held is not None:
             return False
         try:
@@ -98,7 +98,7 @@ class FileLock:
             return False
 
     def release(self) -> None:
-        """Give the lock back. Raises ``RuntimeError`` when it is not held."""
+        """Release the lock. Raises ``RuntimeError`` if it is not held."""
         if self._held is None:
             raise RuntimeError(f"lock {self.path} is not held")
         descriptor, self._held, self._owner = self._held, None, None
@@ -120,7 +120,7 @@ class FileLock:
         """Lock a fresh descriptor; False when the path meanwhile names another file.
 
         A fresh one each time: ``flock`` belongs to the open file, so locking the same descriptor
-        twice would succeed and exclude nobody.
+        twice would succeed.
         """
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
@@ -140,7 +140,7 @@ class FileLock:
         who = f"process {holder}" if holder else "another instance or task"
         return LockTimeoutError(
             f"{self.path} is locked by {who} and was not released within {timeout} s; "
-            f"the call can be repeated, or that process ended if it is stuck"
+            f"retry, or end that process if it is stuck"
         )
 
 
@@ -155,7 +155,7 @@ def _names(path: str, descriptor: int) -> bool:
 
 
 def lock_holder(path: str) -> int | None:
-    """The process that ``/proc/locks`` says holds *path*, for error texts; None when unknown.
+    """The process that holds *path* according to ``/proc/locks``, for error texts; None if unknown.
 
     The kernel shows 0 for a holder in another PID namespace, and layered file systems show
     another device number than ``stat``: both read as unknown here.
@@ -174,7 +174,7 @@ def lock_holder(path: str) -> int | None:
 
 
 def is_held(path: str) -> bool:
-    """Whether anybody holds a lock on the file now; nobody does on a missing one.
+    """Whether any process holds a lock on the file now; False for a missing file.
 
     Raises ``OSError`` when the file cannot be opened for writing.
     """

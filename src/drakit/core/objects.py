@@ -1,9 +1,9 @@
-"""The Kubernetes objects drakit reads and writes, as immutable typed values.
+"""Kubernetes objects as immutable typed values.
 
 Field names are Python's; on the wire they are the API's (``resource.k8s.io/v1`` as of 1.37).
 Quantities are exact :class:`~drakit.core.quantity.Quantity` values. Fields left at their default
-are not written, and fields the types do not know are dropped on reading: whoever writes an
-object back keeps the raw document beside it (see ``drakit.wire.kube``).
+are not written, and unknown fields are dropped on reading: code that writes an object back keeps the
+raw document too (see ``drakit.wire.kube``).
 
 Read with :func:`from_builtins` or :func:`from_json`, write with :func:`to_builtins`.
 """
@@ -28,7 +28,7 @@ class Struct(
 
 
 def _written(value: str) -> Any:
-    """A default that is written all the same: an object must say what it is."""
+    """A default that is written too: an object must have apiVersion and kind."""
     return msgspec.field(default_factory=lambda: value)
 
 
@@ -36,7 +36,7 @@ def _written(value: str) -> Any:
 
 
 class OwnerReference(Struct, frozen=True):
-    """Who owns an object; the garbage collector removes the object with its owner."""
+    """The owner of an object; the garbage collector removes the object with its owner."""
 
     api_version: str = ""
     kind: str = ""
@@ -46,7 +46,7 @@ class OwnerReference(Struct, frozen=True):
 
 
 class ObjectMeta(Struct, frozen=True):
-    """What every object says about itself."""
+    """Metadata of every object."""
 
     name: str = ""
     generate_name: str = ""
@@ -62,7 +62,7 @@ class ObjectMeta(Struct, frozen=True):
     finalizers: tuple[str, ...] = ()
 
 
-# -- what a driver offers: ResourceSlice ----------------------------------------------------------
+# -- ResourceSlice ----------------------------------------------------------
 
 
 class Attribute(Struct, frozen=True):
@@ -88,7 +88,7 @@ def int_attribute(value: int) -> Attribute:
 
 
 def bool_attribute(value: bool) -> Attribute:
-    """A truth-valued attribute."""
+    """A boolean attribute."""
     return Attribute(bool_=value)
 
 
@@ -106,7 +106,7 @@ class CapacityRange(Struct, frozen=True):
 
 
 class RequestPolicy(Struct, frozen=True):
-    """How requests for a capacity are defaulted, rounded and bounded by the scheduler."""
+    """How the scheduler defaults, rounds and bounds requests for a capacity."""
 
     default: Quantity | None = None
     valid_values: tuple[Quantity, ...] = ()
@@ -159,14 +159,14 @@ class NodeSelectorRequirement(Struct, frozen=True):
 
 
 class NodeSelectorTerm(Struct, frozen=True):
-    """Conditions that all must hold."""
+    """Requirements that must all be met."""
 
     match_expressions: tuple[NodeSelectorRequirement, ...] = ()
     match_fields: tuple[NodeSelectorRequirement, ...] = ()
 
 
 class NodeSelector(Struct, frozen=True):
-    """Terms of which one must hold."""
+    """Terms of which at least one must be met."""
 
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
@@ -190,7 +190,7 @@ class Device(Struct, frozen=True):
 
 
 class ResourcePool(Struct, frozen=True):
-    """Which pool a slice belongs to, and how many slices of this generation make it whole."""
+    """The pool of a slice, and the number of slices of this generation."""
 
     name: str = ""
     generation: int = 0
@@ -213,7 +213,7 @@ class ResourceSliceSpec(Struct, frozen=True):
 
 
 class ResourceSlice(Struct, frozen=True):
-    """What a driver has, on one node or several."""
+    """Devices of a driver, on one node or several."""
 
     api_version: str = _written("resource.k8s.io/v1")
     kind: str = _written("ResourceSlice")
@@ -221,7 +221,7 @@ class ResourceSlice(Struct, frozen=True):
     spec: ResourceSliceSpec = ResourceSliceSpec()
 
 
-# -- what a workload wants: ResourceClaim, DeviceClass ----------------------------------------------
+# -- ResourceClaim, DeviceClass ----------------------------------------------
 
 
 class CelSelector(Struct, frozen=True):
@@ -237,7 +237,7 @@ class DeviceSelector(Struct, frozen=True):
 
 
 class Toleration(Struct, frozen=True):
-    """Which taints of a device a request can live with."""
+    """Device taints that a request tolerates."""
 
     key: str = ""
     operator: str = ""
@@ -247,7 +247,7 @@ class Toleration(Struct, frozen=True):
 
 
 class CapacityRequirements(Struct, frozen=True):
-    """Amounts wanted of each capacity, by the device's exact key."""
+    """Requested amount of each capacity, by the device's exact key."""
 
     requests: dict[str, Quantity] = {}
 
@@ -277,7 +277,7 @@ class SubRequest(Struct, frozen=True):
 
 
 class DeviceRequest(Struct, frozen=True):
-    """A named wish: exactly this, or the first available of these."""
+    """A named request: one exact request, or the first available of several."""
 
     name: str = ""
     exactly: ExactRequest | None = None
@@ -293,7 +293,7 @@ class DeviceConstraint(Struct, frozen=True):
 
 
 class OpaqueConfiguration(Struct, frozen=True):
-    """Parameters for one driver, of a shape only that driver knows."""
+    """Parameters for one driver, in a format that only the driver knows."""
 
     driver: str = ""
     parameters: Any = None
@@ -307,7 +307,7 @@ class ClaimConfiguration(Struct, frozen=True):
 
 
 class DeviceClaim(Struct, frozen=True):
-    """What is wanted."""
+    """Requests, constraints and configuration of a claim."""
 
     requests: tuple[DeviceRequest, ...] = ()
     constraints: tuple[DeviceConstraint, ...] = ()
@@ -315,7 +315,7 @@ class DeviceClaim(Struct, frozen=True):
 
 
 class ResourceClaimSpec(Struct, frozen=True):
-    """The immutable wish of a claim."""
+    """Spec of a claim, immutable after creation."""
 
     devices: DeviceClaim = DeviceClaim()
 
@@ -352,7 +352,7 @@ class DeviceAllocationResult(Struct, frozen=True):
 
 
 class AllocationResult(Struct, frozen=True):
-    """The scheduler's decision."""
+    """Allocation result of a claim."""
 
     devices: DeviceAllocationResult = DeviceAllocationResult()
     node_selector: NodeSelector | None = None
@@ -360,7 +360,7 @@ class AllocationResult(Struct, frozen=True):
 
 
 class ConsumerReference(Struct, frozen=True):
-    """Who may use an allocated claim; ``resource`` is ``pods`` for a pod."""
+    """A consumer in ``reservedFor``; ``resource`` is ``pods`` for a pod."""
 
     api_group: str = ""
     resource: str = ""
@@ -369,7 +369,7 @@ class ConsumerReference(Struct, frozen=True):
 
 
 class ResourceClaimStatus(Struct, frozen=True):
-    """Where a claim stands."""
+    """Status of a claim."""
 
     allocation: AllocationResult | None = None
     reserved_for: tuple[ConsumerReference, ...] = ()
@@ -377,7 +377,7 @@ class ResourceClaimStatus(Struct, frozen=True):
 
 
 class ResourceClaim(Struct, frozen=True):
-    """A wish for devices, and what became of it."""
+    """A request for devices, and its allocation."""
 
     api_version: str = _written("resource.k8s.io/v1")
     kind: str = _written("ResourceClaim")
@@ -387,7 +387,7 @@ class ResourceClaim(Struct, frozen=True):
 
 
 class ResourceClaimTemplateSpec(Struct, frozen=True):
-    """What claims made from a template look like."""
+    """Metadata and spec of the claims made from a template."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: ResourceClaimSpec = ResourceClaimSpec()
@@ -426,7 +426,7 @@ class DeviceClass(Struct, frozen=True):
 
 
 class DeviceTaintSelector(Struct, frozen=True):
-    """Which devices a taint rule is about; what is unset matches everything."""
+    """The devices of a taint rule; an unset field matches everything."""
 
     driver: str | None = None
     pool: str | None = None
@@ -434,14 +434,14 @@ class DeviceTaintSelector(Struct, frozen=True):
 
 
 class DeviceTaintRuleSpec(Struct, frozen=True):
-    """A taint put on devices from outside their driver."""
+    """Spec of a taint rule."""
 
     device_selector: DeviceTaintSelector | None = None
     taint: Taint = Taint()
 
 
 class DeviceTaintRule(Struct, frozen=True):
-    """Taints devices without the driver's help."""
+    """Taints devices independently of their driver."""
 
     api_version: str = _written("resource.k8s.io/v1")
     kind: str = _written("DeviceTaintRule")
@@ -449,7 +449,7 @@ class DeviceTaintRule(Struct, frozen=True):
     spec: DeviceTaintRuleSpec = DeviceTaintRuleSpec()
 
 
-# -- where drivers and pods run: Node ----------------------------------------------------------------
+# -- Node ----------------------------------------------------------------
 
 
 class NodeTaint(Struct, frozen=True):
@@ -461,14 +461,14 @@ class NodeTaint(Struct, frozen=True):
 
 
 class NodeSpec(Struct, frozen=True):
-    """What an administrator decided about a node."""
+    """Spec of a node."""
 
     unschedulable: bool = False
     taints: tuple[NodeTaint, ...] = ()
 
 
 class NodeInfo(Struct, frozen=True):
-    """Which software a node runs."""
+    """Software versions of a node."""
 
     kubelet_version: str = ""
     container_runtime_version: str = ""
@@ -477,7 +477,7 @@ class NodeInfo(Struct, frozen=True):
 
 
 class NodeStatus(Struct, frozen=True):
-    """What the kubelet reports of its node: its software, and what it has to give."""
+    """Status of a node, reported by the kubelet."""
 
     node_info: NodeInfo = NodeInfo()
     declared_features: tuple[str, ...] = ()
@@ -521,12 +521,12 @@ def _list(document: Mapping[str, Any], key: str) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-# -- between wire and values --------------------------------------------------------------------------
+# -- encoding and decoding --------------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=4096)
 def _quantity_of(value: str | int) -> Quantity:
-    """Dumps repeat a few quantities a hundred thousand times; they are immutable."""
+    """Cached: dumps repeat a few quantities a hundred thousand times."""
     return Quantity(value)
 
 

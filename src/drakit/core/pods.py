@@ -1,4 +1,4 @@
-"""The parts of a Pod that scheduling looks at, beside the Node; the rest is dropped on reading."""
+"""The fields of a Pod that scheduling needs; all others are dropped on reading."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class PodResourceClaim(Struct, frozen=True):
 
 
 class PodToleration(Struct, frozen=True):
-    """Which node taints a pod can live with."""
+    """Node taints that a pod tolerates."""
 
     key: str = ""
     operator: str = ""
@@ -61,7 +61,7 @@ class PodToleration(Struct, frozen=True):
 
 
 class NodeAffinity(Struct, frozen=True):
-    """Where a pod must run."""
+    """Node affinity of a pod."""
 
     required: NodeSelector | None = msgspec.field(
         name="requiredDuringSchedulingIgnoredDuringExecution", default=None
@@ -69,13 +69,13 @@ class NodeAffinity(Struct, frozen=True):
 
 
 class Affinity(Struct, frozen=True):
-    """Rules for a pod's node."""
+    """Affinity of a pod."""
 
     node_affinity: NodeAffinity | None = None
 
 
 class PodSpec(Struct, frozen=True):
-    """What a pod wants."""
+    """Spec of a pod."""
 
     node_name: str = ""
     node_selector: dict[str, str] = {}
@@ -88,14 +88,14 @@ class PodSpec(Struct, frozen=True):
 
 
 class PodResourceClaimStatus(Struct, frozen=True):
-    """Which claim was made for an entry of the pod."""
+    """The claim created for an entry of the pod."""
 
     name: str = ""
     resource_claim_name: str | None = None
 
 
 class PodStatus(Struct, frozen=True):
-    """Where a pod stands."""
+    """Status of a pod."""
 
     phase: str = ""
     resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()

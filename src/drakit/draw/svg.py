@@ -39,7 +39,7 @@ CORE_FILLS: Final = {
     CoreType.STANDARD: "#4f86c6",
 }
 OFFLINE_FILL: Final = "#cbd5e1"
-_BOX_LOOK: Final = {
+_BOX_STYLE: Final = {
     BoxLevel.SOCKET: 'fill="#f1f5f9" stroke="#94a3b8" stroke-width="1.5" rx="12"',
     BoxLevel.NUMA: 'fill="#ffffff" stroke="#a5b4cb" rx="10"',
     BoxLevel.DIE: 'fill="#f8fafc" stroke="#94a3b8" stroke-dasharray="5 4" rx="10"',
@@ -160,13 +160,13 @@ def _paint_core(page: _Page, pills: _Pills, core: Core, x: int, y: int) -> None:
 
 
 def _paint_cpu(page: _Page, pills: _Pills, cpu: Cpu, x: int, y: int) -> None:
-    look = _cpu_look(cpu, pills.marks.get(cpu.id))
-    page.rect("cpu", _Area(x, y, pills.width, _PILL_HEIGHT), look)
+    style = _cpu_style(cpu, pills.marks.get(cpu.id))
+    page.rect("cpu", _Area(x, y, pills.width, _PILL_HEIGHT), style)
     extra = "" if cpu.online else ' fill-opacity="0.55" text-decoration="line-through"'
     page.words("number", x + pills.width // 2, y + 16, pills.label(cpu), extra)
 
 
-def _cpu_look(cpu: Cpu, mark: Mark | None) -> str:
+def _cpu_style(cpu: Cpu, mark: Mark | None) -> str:
     if not cpu.online:
         return 'fill="#f1f5f9" stroke="#64748b" stroke-dasharray="3 2" rx="4"'
     fill = mark.fill if mark else "#fde68a" if cpu.isolated else "#ffffff"
@@ -190,7 +190,7 @@ def _tooltip(core: Core) -> str:
 def _paint_box(page: _Page, placed: Placed, top: int) -> None:
     level = placed.box.level
     x, y = _MARGIN + placed.x, top + placed.y
-    page.rect("box", _Area(x, y, placed.width, placed.height), _BOX_LOOK[level])
+    page.rect("box", _Area(x, y, placed.width, placed.height), _BOX_STYLE[level])
     if placed.title:
         inset, baseline = (14, 23) if level.framed else (8, 18)
         page.words("title", x + inset, y + baseline, placed.title)
@@ -217,8 +217,8 @@ def _legend(machine: Machine, marks: Mapping[int, Mark]) -> list[tuple[str, str]
         items.append(('fill="#ffffff" stroke="#94a3b8" rx="4"', "CPU (hardware thread)"))
     isolated = [cpu for cpu in machine.cpus if cpu.isolated and cpu.online]
     offline = [cpu for cpu in machine.cpus if not cpu.online]
-    items += [(_cpu_look(cpu, None), "isolated CPU") for cpu in isolated[:1]]
-    items += [(_cpu_look(cpu, None), "offline CPU") for cpu in offline[:1]]
+    items += [(_cpu_style(cpu, None), "isolated CPU") for cpu in isolated[:1]]
+    items += [(_cpu_style(cpu, None), "offline CPU") for cpu in offline[:1]]
     held = {marks[cpu.id]: None for cpu in machine.cpus if cpu.id in marks}
     return items + [(f'fill="{mark.fill}" rx="4"', f"{mark.symbol} {mark.name}") for mark in held]
 
@@ -241,13 +241,15 @@ class _Page:
     def add(self, element: str) -> None:
         self._elements.append(element)
 
-    def rect(self, kind: str, area: _Area, look: str) -> None:
+    def rect(self, kind: str, area: _Area, style: str) -> None:
         x, y, width, height = area
-        self.add(f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{height}" {look}/>')
+        self.add(
+            f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{height}" {style}/>'
+        )
 
     def words(self, kind: str, x: int, y: int, text: str, extra: str = "") -> None:
-        look = f'class="{kind}" x="{x}" y="{y}" {_FONT[kind]}{extra}'
-        self.add(f"<text {look}>{_escape(text)}</text>")
+        style = f'class="{kind}" x="{x}" y="{y}" {_FONT[kind]}{extra}'
+        self.add(f"<text {style}>{_escape(text)}</text>")
 
     def heading(self, first: Sequence[str], second: Sequence[str]) -> None:
         for kind, parts, step in (("heading", first, _HEADING_LINE), ("text", second, _LINE)):
@@ -259,12 +261,12 @@ class _Page:
     def legend(self, items: Sequence[tuple[str, str]]) -> None:
         x, step = 0, 26
         self.bottom += 22
-        for look, name in items:
+        for style, name in items:
             lines = wrap(name, (self.width - 26) // WIDTHS["text"])
             needed = 26 + max(map(len, lines)) * WIDTHS["text"]
             if x and x + needed > self.width:
                 x, self.bottom = 0, self.bottom + step
-            self.rect("swatch", _Area(_MARGIN + x, self.bottom, 18, 18), look)
+            self.rect("swatch", _Area(_MARGIN + x, self.bottom, 18, 18), style)
             for index, line in enumerate(lines):
                 self.bottom += _LINE if index else 0
                 self.words("text", _MARGIN + x + 26, self.bottom + 13, line)
@@ -286,8 +288,8 @@ class _Page:
                 x, y = _MARGIN + column * (cell + 2), self.bottom
                 if index and column:
                     share = _share(text, nearest, farthest)
-                    look = f'fill="#4f86c6" fill-opacity="{share}" rx="3"'
-                    self.rect("distance", _Area(x, y, cell, 22), look)
+                    style = f'fill="#4f86c6" fill-opacity="{share}" rx="3"'
+                    self.rect("distance", _Area(x, y, cell, 22), style)
                 self.words("number", x + cell // 2, y + 16, text)
             self.bottom += 24
         self.width = max(self.width, len(rows[0]) * (cell + 2))

@@ -1,7 +1,7 @@
-"""Looking once whether this node has what a driver needs, and saying how to get what is missing.
+"""Preflight checks: whether this node meets a driver's requirements, with a remedy for each failure.
 
-Nothing is changed: files are not written, the runtime is not restarted. The same checks serve a
-driver's ``--check`` and ``drakit doctor``.
+Nothing is changed: no file is written and no service restarted. Used by a driver's ``--check`` and by
+``drakit doctor``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from drakit.wire.kubelet.sockets import registration_socket, service_socket
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One thing looked at: fine, worth knowing (``note``), or wrong (``problem``), and the way out."""
+    """The result of one check: passed, worth knowing (``note``) or failed (``problem``), with a remedy."""
 
     subject: str
     detail: str
@@ -46,7 +46,7 @@ def run_checks(
     node: str,
     more: Iterable[CheckResult] = (),
 ) -> int:
-    """Print all findings, *more* first; the exit code is 0 when nothing is missing, else 1."""
+    """Print the results of all checks, *more* first; the exit code is 0 if none failed, else 1."""
     good = True
     for finding in itertools.chain(more, findings(discover, options, node)):
         print(finding)
@@ -58,7 +58,7 @@ def run_checks(
 def findings(
     discover: Callable[[], Driver], options: HostOptions, node: str
 ) -> Iterator[CheckResult]:
-    """Look at everything, one finding after another, quick ones first."""
+    """Run all checks, quick ones first."""
     try:
         driver = discover()
         offer = driver.offer()
@@ -74,7 +74,7 @@ def findings(
 
 
 def check_directories(options: HostOptions, driver: str) -> Iterator[CheckResult]:
-    """The kubelet's and the runtime's directories, and the lengths of the socket paths."""
+    """Check the directories of kubelet and runtime, and the lengths of the socket paths."""
     root = os.path.normpath(options.kubelet_root_dir)
     registry = os.path.join(root, "plugins_registry")
     yield _directory(
@@ -93,7 +93,7 @@ def check_directories(options: HostOptions, driver: str) -> Iterator[CheckResult
     yield _directory(
         "CDI",
         options.cdi_dir,
-        "create it, and see that the runtime's cdi_spec_dirs list it; set cdiDir if it is elsewhere",
+        "create it, and check that the runtime's cdi_spec_dirs contain it; set cdiDir if it is elsewhere",
     )
 
 
@@ -106,14 +106,16 @@ def _directory(subject: str, path: str, remedy: str) -> CheckResult:
 
 
 def check_nri(options: HostOptions) -> CheckResult:
-    """Whether the runtime's NRI socket is there and somebody listens."""
+    """Check that the runtime listens on its NRI socket."""
     if options.nri == "off":
         return CheckResult("NRI", "off by configuration: containers are not pinned")
     path = options.nri_socket
     try:
         mode = os.stat(path).st_mode
         if not stat.S_ISSOCK(mode):
-            return CheckResult("NRI", "", f"{path} is no socket", "set nriSocket to the runtime's")
+            return CheckResult(
+                "NRI", "", f"{path} is not a socket", "set nriSocket to the runtime's"
+            )
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(2)
             probe.connect(path)
@@ -148,9 +150,9 @@ def check_port(options: HostOptions) -> CheckResult:
 
 
 async def check_api(options: HostOptions, node: str, *, binding: bool) -> list[CheckResult]:
-    """The API server, the node object, and every right the driver uses.
+    """Check the API server, the Node object, and every permission that the driver needs.
 
-    *binding* says whether it has devices with binding conditions.
+    *binding*: whether the driver has devices with binding conditions.
     """
     try:
         cluster = find_cluster(kubeconfig=options.kubeconfig or None)
@@ -162,13 +164,15 @@ async def check_api(options: HostOptions, node: str, *, binding: bool) -> list[C
             found = [CheckResult("API server", f"{cluster.origin}: Kubernetes {version}")]
             await client.get(NODES, node)
             found.append(CheckResult("node", f"{node} exists"))
-            found.extend([await _may(client, *right) for right in _rights(binding=binding)])
+            found += [
+                await _check_permission(client, *each) for each in _permissions(binding=binding)
+            ]
         except KubeError as error:
             return [CheckResult("API server", "", str(error), "see the message")]
     return found
 
 
-def _rights(*, binding: bool) -> Iterator[tuple[str, str]]:
+def _permissions(*, binding: bool) -> Iterator[tuple[str, str]]:
     for verb in ("list", "watch", "create", "update", "delete"):
         yield verb, "resourceslices"
     for verb in ("get", "list", "watch") if binding else ("get",):
@@ -177,7 +181,7 @@ def _rights(*, binding: bool) -> Iterator[tuple[str, str]]:
         yield "patch", "resourceclaims/status"
 
 
-async def _may(client: Client, verb: str, resource: str) -> CheckResult:
+async def _check_permission(client: Client, verb: str, resource: str) -> CheckResult:
     plural, _, subresource = resource.partition("/")
     asked = {"verb": verb, "group": "resource.k8s.io", "resource": plural}
     review = {

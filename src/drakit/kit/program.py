@@ -1,8 +1,8 @@
-"""A driver as a program: the command line, the configuration, and the host behind it.
+"""The command of a driver: command line, configuration, and the host it runs.
 
-Every driver's command has the same shape. Without an option it serves until stopped; ``--dry-run``
-prints the slices it would publish, ``--check`` looks whether this node has what it needs, and
-``--print-schema`` prints the JSON schema of its configuration file.
+All drivers' commands have the same options. Without one a driver serves until it is stopped; ``--dry-run``
+prints the ResourceSlices, ``--check`` checks that the node meets the requirements, and
+``--print-schema`` prints the JSON schema of the configuration file.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import logging
 import os
 import resource
 import sys
@@ -21,6 +20,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from drakit import __version__
+from drakit.core.log import get_logger
 from drakit.core.objects import to_builtins
 from drakit.kit.claims.checkpoint import read_claims
 from drakit.kit.claims.exclusion import exclude_other_drivers
@@ -33,37 +33,37 @@ from drakit.kit.reconciler import MakeReconciler
 from drakit.kit.telemetry import logs, watchdog
 
 C = TypeVar("C", bound=HostOptions)
-_LOG = logging.getLogger(__name__)
+log = get_logger(__name__)
 _OPEN_FILES: Final = 65536
-"""How many files a driver may have open where the node allows it."""
+"""The wanted limit of open files, if the node allows it."""
 
 
 @dataclass(frozen=True)
 class Program(Generic[C]):
-    """What makes a driver's command: its names, its configuration, how to discover, its gauges."""
+    """A driver's command: its names, configuration, discovery, reconciler, metrics and checks."""
 
     name: str
     prefix: str
     description: str
     config: type[C]
     discover: Callable[[C, str], Driver]
-    """From configuration and node name to the driver, reading the machine on the way."""
+    """From configuration and node name to the driver; reads the machine and writes nothing."""
     reconciler: MakeReconciler | None = None
-    """Makes what the driver's reconciler is, if it has one."""
+    """Makes the driver's reconciler, if it has one."""
     gauges: Any = None
-    """``(driver, prepared_claims) -> gauges`` for ``/metrics``, if the driver has any of its own."""
+    """``(driver, prepared_claims) -> gauges`` for ``/metrics``: the driver's own metrics."""
     driver: str = ""
     """The DRA driver's name; required with *reconciler* or *conflicts_with*."""
     conflicts_with: Callable[[C], Sequence[str]] = lambda config: ()
     """By configuration: the drivers of the same resources, which must not run on the same node."""
     checks: Callable[[C], Iterable[CheckResult]] = lambda config: ()
-    """What ``--check`` looks at except what every driver needs."""
+    """The driver's own checks for ``--check``."""
 
 
 def main(program: Program[C], argv: Sequence[str] | None = None) -> int:
     """Run *program* with the given arguments (the process's by default); returns the exit code.
 
-    0 after an orderly stop, 1 when something broke, 2 when the configuration is wrong.
+    0 after a normal stop, 1 after an error, 2 for an invalid configuration.
     """
     arguments = sys.argv[1:] if argv is None else argv
     try:
@@ -133,16 +133,16 @@ async def _serve(program: Program[C], config: C, node: str, discover: Callable[[
 
 
 def _allow_open_files(limits: tuple[int, int]) -> int:
-    """How many files a process with these (soft, hard) limits should be allowed to have open."""
+    """The soft limit of open files for a process with these (soft, hard) limits."""
     soft, hard = limits
     wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
     return soft if soft == resource.RLIM_INFINITY else max(soft, wanted)
 
 
 def _raise_open_files() -> None:
-    """Allow ourselves more open files than the usual 1024, as far as the hard limit permits.
+    """Raise the soft limit of open files, usually 1024, as far as the hard limit permits.
 
-    Every connection is a file. The soft limit is a courtesy to programs that use ``select``.
+    Every connection is a file. The low default only protects programs that use ``select``.
     """
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
@@ -172,7 +172,7 @@ def _parser(program: Program[Any]) -> argparse.ArgumentParser:
         parser.add_argument(
             "--restore",
             action="store_true",
-            help="put back what the driver changed on this node, and exit; before uninstalling",
+            help="restore what the driver changed on this node, and exit; before uninstalling",
         )
     return parser
 
@@ -191,7 +191,7 @@ def _pretty(document: Mapping[str, Any]) -> str:
 
 
 def _log_configuration(program: Program[C], loaded: Loaded[C], node: str) -> None:
-    _LOG.info("%s %s on node %s", program.name, __version__, node)
+    log.info("starting", program=program.name, version=__version__, node=node)
     for key, source in loaded.sources.items():
         value = msgspec.to_builtins(loaded.config).get(key, "default")
-        _LOG.info("setting %s = %s (from %s)", key, value, source)
+        log.info("setting", key=key, value=value, source=source)

@@ -88,7 +88,7 @@ class Reconciler:
         """Bring the node to the desired state; after every change of pods or claims, and periodically."""
 
     async def restore(self) -> None:
-        """Write back the original values, where nobody else has changed them since; at uninstall."""
+        """Write back the original values, unless another program has changed them since; at uninstall."""
 
     def gauges(self) -> Iterable[Gauge]:
         """The reconciler's metrics, collected at every scrape."""

@@ -82,7 +82,7 @@ class TaskRunner:
         self._count(name)
         if reason == before:
             log.debug("task failed again", task=name, error=reason)
-        elif isinstance(error, OSError):  # caused by the environment: a traceback is no help
+        elif isinstance(error, OSError):  # caused by the environment: a traceback does not help
             log.warning("task failed, will retry", task=name, error=reason)
         else:
             log.exception("task failed, will retry", task=name, error=reason)

@@ -1,5 +1,5 @@
 """Claims on this machine without a cluster: the implementation of ``drakit run``.
 
-The driver, the scheduler model and the checkpoint are the same as on a Kubernetes node. There is no kubelet
-and no container runtime: a command is started directly on the CPUs of its claim.
+The driver, the scheduler model and the checkpoint are the same as on a Kubernetes node. Without kubelet and
+container runtime, a command is started directly on the CPUs of its claim.
 """

@@ -1,7 +1,7 @@
-"""Putting a process on its CPUs and memory nodes: by cgroup v2 where permitted, else by affinity.
+"""Confinement of a process to CPUs and memory nodes: by cgroup v2 if permitted, else by affinity.
 
-A cgroup holds for everything the command starts and cannot be left by it; affinity and memory policy
-are inherited, and a command may change its own. Which of the two it became is said.
+A cgroup covers everything the command starts, and the command cannot leave it; affinity and memory policy
+are inherited, but a command may change its own.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import ctypes
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from drakit.cgroups.files import Cgroup, opened
+from drakit.cgroups.values import parse_list
 from drakit.core.cpuset import CpuSet
 
 _SET_MEMPOLICY: Final = {
@@ -27,26 +29,33 @@ _MPOL_BIND: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """A cgroup made for one command."""
+class CommandCgroup:
+    """A cgroup created for one command, below the mount *root*."""
 
-    path: str
+    root: str
+    parent: str
+    name: str
     left_out: tuple[str, ...] = ()
-    """Files that could not be set: their controller is not handed down, or the kernel has none."""
+    """Files that could not be set: their controller is not delegated, or not in this kernel."""
+
+    @property
+    def path(self) -> str:
+        """The directory of the cgroup."""
+        return os.path.join(self.root, self.parent, self.name)
 
     def enter(self) -> None:
-        """Move the calling process in; its children follow."""
-        with open(os.path.join(self.path, "cgroup.procs"), "w", encoding="ascii") as file:
-            file.write("0")
+        """Move the calling process into the cgroup; its children inherit it. Raises ``OSError``."""
+        with opened(self.root, f"{self.parent}/{self.name}".strip("/")) as cgroup:
+            cgroup.set("cgroup.procs", "0")
 
     def remove(self) -> None:
-        """Remove the cgroup; one that still has processes stays."""
-        with contextlib.suppress(OSError):
-            os.rmdir(self.path)
+        """Remove the cgroup; one that still has processes is kept."""
+        with contextlib.suppress(OSError), opened(self.root, self.parent) as parent:
+            parent.remove_child(self.name)
 
 
 def own_cgroup(proc: str = "/proc") -> str | None:
-    """The path of this process in the v2 hierarchy (``/user.slice/…``), None where there is none."""
+    """The path of this process in the v2 hierarchy (``/user.slice/…``); None without one."""
     try:
         with open(f"{proc}/self/cgroup", encoding="utf-8") as file:
             for line in file:
@@ -64,65 +73,58 @@ def make_group(
     cpus: CpuSet,
     mems: CpuSet | None,
     limits: Mapping[str, str] | None = None,
-) -> Group | None:
-    """A cgroup beside the caller's, limited to *cpus* and *mems*; None where that is not permitted.
+) -> CommandCgroup | None:
+    """Create a sibling of the caller's cgroup, limited to *cpus* and *mems*; None if not permitted.
 
-    Needs cgroup v2 at *root* with the cpuset controller handed down to the parent of our cgroup,
-    and the right to make a directory there (root, or a delegated subtree). *limits* are further
-    files; those whose controller is not handed down are left out, and the group says which.
+    Requires cgroup v2 at *root* with the cpuset controller delegated to the parent of our cgroup, and
+    permission to create a directory there (root, or a delegated subtree). *limits* are further files;
+    those whose controller is not delegated are in :attr:`CommandCgroup.left_out`.
     """
     own = own_cgroup()
     if own is None or not os.path.exists(os.path.join(root, "cgroup.controllers")):
         return None
-    parent = os.path.join(root, os.path.dirname(own.strip("/")))
-    path = os.path.join(parent, f"drakit-{name}")
+    made = CommandCgroup(root, os.path.dirname(own.strip("/")), f"drakit-{name}")
     try:
-        with open(os.path.join(parent, "cgroup.subtree_control"), encoding="ascii") as file:
-            controllers = file.read().split()
-        if "cpuset" not in controllers:
-            return None
-        os.mkdir(path)
+        with opened(root, made.parent) as parent:
+            controllers = (parent.read("cgroup.subtree_control") or "").split()
+            if "cpuset" not in controllers:
+                return None
+            parent.create_child(made.name)
     except OSError:
         return None
     try:
-        for file_name, value in (("cpuset.cpus", cpus), ("cpuset.mems", mems)):
-            if value is not None:
-                _set(path, file_name, str(value))
-        with open(os.path.join(path, "cpuset.cpus.effective"), encoding="ascii") as file:
-            if CpuSet.parse(file.read()) != cpus:  # the parent has less: affinity is no worse
-                raise OSError("the parent cgroup does not have these CPUs")
-        return Group(path, tuple(_limit(path, limits or {}, controllers)))
-    except (OSError, ValueError):
-        Group(path).remove()
+        with opened(root, f"{made.parent}/{made.name}".strip("/")) as cgroup:
+            cgroup.set("cpuset.cpus", str(cpus))
+            if mems is not None:
+                cgroup.set("cpuset.mems", str(mems))
+            if parse_list(cgroup.value("cpuset.cpus.effective")) != cpus:
+                raise OSError("the parent cgroup does not have these CPUs")  # affinity is as good
+            left_out = tuple(_set_limits(cgroup, limits or {}, controllers))
+        return replace(made, left_out=left_out)
+    except OSError:
+        made.remove()
         return None
 
 
-def _limit(path: str, limits: Mapping[str, str], controllers: Sequence[str]) -> Iterator[str]:
-    """Set the files that can be; yields the others."""
-    for file_name, value in limits.items():
-        if file_name.partition(".")[0] not in controllers:
-            yield file_name
-            continue
+def _set_limits(
+    cgroup: Cgroup, limits: Mapping[str, str], controllers: Sequence[str]
+) -> Iterator[str]:
+    """Set the files that exist; yields the others."""
+    for file, value in limits.items():
         try:
-            _set(path, file_name, value)
+            if file.partition(".")[0] not in controllers:
+                raise FileNotFoundError
+            cgroup.set(file, value)
         except FileNotFoundError:  # hugetlb.*.rsvd.max before Linux 5.7
-            yield file_name
-
-
-def _set(path: str, file_name: str, value: str) -> None:
-    descriptor = os.open(os.path.join(path, file_name), os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(descriptor, value.encode("ascii"))
-    finally:
-        os.close(descriptor)
+            yield file
 
 
 def memory_limits(memory: int, pages: Mapping[str, int], *, charged: int = 0) -> dict[str, str]:
     """The files for a claim's memory and hugepages (by size as the kernel spells it), in bytes.
 
-    Memory is kept for the command (``memory.min``) and limited to the claim (``memory.max``): here
-    nothing else keeps commands from using more than was shared out. *charged* bytes of hugepages
-    count as memory. Pages are limited when reserved (``rsvd.max``: mmap fails) and when touched.
+    Memory is protected (``memory.min``) and limited to the claim (``memory.max``): nothing else here
+    limits a command to its claim. *charged* bytes of hugepages count as memory. Pages are limited when
+    reserved (``rsvd.max``: mmap fails) and when touched.
     """
     files: dict[str, str] = {}
     if memory:
@@ -133,10 +135,10 @@ def memory_limits(memory: int, pages: Mapping[str, int], *, charged: int = 0) ->
 
 
 def set_affinity(cpus: CpuSet, mems: CpuSet | None) -> None:
-    """Confine the calling process by affinity, and its memory by policy where *mems* is given.
+    """Confine the calling process by affinity, and its memory by policy if *mems* is given.
 
-    Raises ``OSError`` when the kernel rejects the CPUs (they are outside this process's cgroup).
-    A kernel without NUMA has no memory policy: that is no error, there is only one node.
+    Raises ``OSError`` if the kernel rejects the CPUs (they are outside this process's cgroup). A
+    kernel without NUMA has no memory policy; that is not an error, as there is only one node.
     """
     os.sched_setaffinity(0, set(cpus))
     if mems:

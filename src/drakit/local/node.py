@@ -1,8 +1,7 @@
-"""One machine as a cluster of one node: offer, schedule, assign, and a checkpoint of who holds what.
+"""One machine as a cluster of one node: offer, schedule, assign, checkpoint.
 
-The same functions as in a cluster decide: the driver's offer becomes slices, the model of
-kube-scheduler picks devices, the driver assigns exact CPUs, and the checkpoint – locked across
-processes – makes sure that no two commands ever hold one CPU.
+As in a cluster, the driver's offer becomes slices, the model of kube-scheduler picks devices, the driver
+assigns exact CPUs, and the checkpoint, locked across processes, ensures that no two commands hold one CPU.
 """
 
 from __future__ import annotations
@@ -55,8 +54,8 @@ _TEMPORARY: Final = "/tmp"  # noqa: S108 - what is made there is checked
 NODE_NAME: Final = "localhost"
 
 
-class DoesNotFit(Exception):  # noqa: N818 - an answer, not a malfunction
-    """The claims do not fit now; carries what is needed to explain why."""
+class DoesNotFitError(Exception):
+    """The claims do not fit now; has the data to explain why."""
 
     def __init__(
         self, scheduling: SchedulingCycle, answer: NodeResult, prepared_claims: PreparedClaims
@@ -67,16 +66,15 @@ class DoesNotFit(Exception):  # noqa: N818 - an answer, not a malfunction
         self.prepared_claims = prepared_claims
 
     def report(self) -> NodeReport:
-        """Which request, which device, what short – and what would help."""
+        """The request and device that do not fit, with remedies."""
         (node,) = self.scheduling.cluster.nodes
         return with_remedies(self.scheduling, node, report(self.scheduling, node, self.answer))
 
 
 def state_directory(environ: dict[str, str] | os._Environ[str] = os.environ) -> str:
-    """Where local claims are kept: ``/run/drakit`` for root, else the user's runtime directory.
+    """The directory of local claims: ``/run/drakit`` for root, else in the user's runtime directory.
 
-    Without one it is a directory in ``/tmp``, which is made here: others may have been there first.
-    Raises ``PermissionError`` when somebody else could change what is kept there.
+    Without one it is created in ``/tmp``. Raises ``PermissionError`` if another user could change it.
     """
     user = os.geteuid()
     if user == 0:
@@ -93,23 +91,23 @@ def state_directory(environ: dict[str, str] | os._Environ[str] = os.environ) -> 
 
 
 def _check_private(directory: str, user: int, forbidden: int) -> None:
-    """Raise ``PermissionError`` unless *directory* is the user's own; a missing one will be."""
+    """Raise ``PermissionError`` if *directory* exists and is not private to the user."""
     try:
         found = os.lstat(directory)
     except FileNotFoundError:
         return
     if stat.S_ISDIR(found.st_mode) and found.st_uid == user and not found.st_mode & forbidden:
         return
-    kind = "a directory" if stat.S_ISDIR(found.st_mode) else "no directory"
+    kind = "a directory" if stat.S_ISDIR(found.st_mode) else "not a directory"
     raise PermissionError(
-        f"{directory} is not safe to keep claims in: it is {kind} of user {found.st_uid} with mode "
-        f"{stat.S_IMODE(found.st_mode):04o}, and must be a directory of user {user} that nobody else "
+        f"{directory} is not safe for claims: it is {kind}, has owner {found.st_uid} and mode "
+        f"{stat.S_IMODE(found.st_mode):04o}, and must be a directory of user {user} that no other user "
         f"can write to; set XDG_RUNTIME_DIR to a directory of your own"
     )
 
 
 def builtin_classes(driver: str) -> dict[str, DeviceClass]:
-    """The DeviceClasses that the driver's chart installs, so that cluster manifests work here."""
+    """The DeviceClasses that the driver's Helm chart installs."""
     if driver == CPUMEM:
         return {made.metadata.name: made for made in (*split_classes(), *combined_classes())}
     selector = DeviceSelector(cel=CelSelector(expression=f'device.driver == "{driver}"'))
@@ -121,7 +119,7 @@ def builtin_classes(driver: str) -> dict[str, DeviceClass]:
 
 @dataclass(frozen=True)
 class Taken:
-    """A claim that is held now: its entry, and the descriptor that keeps it held."""
+    """A claim in use: its checkpoint entry, and the descriptor of its tether."""
 
     entry: PreparedClaim
     descriptor: int
@@ -139,26 +137,27 @@ class LocalNode:
         self.offer = driver.offer().named(NODE_NAME)
 
     def slices(self) -> list[ResourceSlice]:
-        """What this machine offers, as slices of a node called ``localhost``."""
+        """The ResourceSlices of this machine, as a node called ``localhost``."""
         return preview_slices(self.driver, NODE_NAME)
 
     def allocated(self, prepared_claims: PreparedClaims) -> list[ResourceClaim]:
-        """The claims held here, as the scheduler sees allocated ones.
+        """The prepared claims as allocated ResourceClaims.
 
-        Claims of other devices (of another driver, or another grouping) are in the same checkpoint: they
-        stand for as much of this driver's devices as they hold of what is behind these.
+        Claims of other devices (of another driver, or another grouping) are in the same checkpoint; they
+        count as the share of this driver's devices that they use.
         """
         own = {device.name for pool in self.offer.pools for device in pool.devices}
         found = []
         for entry in prepared_claims:
-            if all(prepared.device in own for prepared in entry.devices):
-                found.append(_as_claim(self.driver.name, entry))
-            else:
-                found.append(_claim_of(entry, tuple(self._in_our_terms(entry))))
+            ours = all(prepared.device in own for prepared in entry.devices)
+            results = _results(self.driver.name, entry) if ours else self._consumed(entry)
+            meta = ObjectMeta(name=entry.name, namespace=entry.namespace, uid=entry.uid)
+            status = _status(DeviceAllocationResult(results=tuple(results)))
+            found.append(ResourceClaim(metadata=meta, status=status))
         return found
 
-    def _in_our_terms(self, entry: PreparedClaim) -> Iterator[DeviceRequestAllocationResult]:
-        """What a claim of other devices holds, in shares of this driver's devices."""
+    def _consumed(self, entry: PreparedClaim) -> Iterator[DeviceRequestAllocationResult]:
+        """The shares of this driver's devices that a claim of other devices uses."""
         for device, consumed in self.driver.consumption(entry).items():
             if any(consumed.values()):
                 yield DeviceRequestAllocationResult(
@@ -173,7 +172,7 @@ class LocalNode:
     def schedule(
         self, claims: Sequence[ResourceClaim], prepared_claims: PreparedClaims
     ) -> tuple[SchedulingCycle, NodeResult]:
-        """What kube-scheduler would answer a pod with *claims*; raises ``FatalError`` where it would."""
+        """The result of kube-scheduler for a pod with *claims*. Raises ``FatalError``."""
         uses = tuple(
             PodResourceClaim(name=c.metadata.name, resource_claim_name=c.metadata.name)
             for c in claims
@@ -198,7 +197,7 @@ class LocalNode:
         return scheduling, answer
 
     async def look(self) -> PreparedClaims:
-        """Who holds what now; claims whose users are gone are released on the way."""
+        """The prepared claims, after releasing those whose processes have ended."""
         self.checkpoint.load()
         async with self.checkpoint.transaction() as transaction:
             self._sweep(transaction)
@@ -207,15 +206,15 @@ class LocalNode:
     async def take(self, claims: Sequence[ResourceClaim]) -> tuple[Taken, ...]:
         """Give *claims* to the calling process and its children, all of them or none.
 
-        Raises :class:`DoesNotFit`, ``RejectedError`` (the driver's no) or ``FatalError`` (a claim itself
-        is wrong).
+        Raises :class:`DoesNotFitError`, ``RejectedError`` (from the driver) or ``FatalError`` (an invalid
+        claim).
         """
         self.checkpoint.load()
         async with self.checkpoint.transaction() as transaction:
             self._sweep(transaction)
             scheduling, answer = self.schedule(claims, transaction.prepared_claims)
             if not answer.fits:
-                raise DoesNotFit(scheduling, answer, transaction.prepared_claims)
+                raise DoesNotFitError(scheduling, answer, transaction.prepared_claims)
             taken: list[Taken] = []
             try:
                 for allocation in answer.allocations:
@@ -229,28 +228,21 @@ class LocalNode:
     def assignment(
         self, claims: Sequence[ResourceClaim], prepared_claims: PreparedClaims
     ) -> list[PreparedClaim]:
-        """What :meth:`take` would write down, without doing it; raises like it."""
+        """The checkpoint entries that :meth:`take` would write; raises as it does."""
         scheduling, answer = self.schedule(claims, prepared_claims)
         if not answer.fits:
-            raise DoesNotFit(scheduling, answer, prepared_claims)
+            raise DoesNotFitError(scheduling, answer, prepared_claims)
         entries: list[PreparedClaim] = []
         for allocation in answer.allocations:
-            entries.append(
-                self._entry(
-                    allocation,
-                    PreparedClaims([*prepared_claims, *entries], prepared_claims.orphaned),
-                )
-            )
+            held = PreparedClaims([*prepared_claims, *entries], prepared_claims.orphaned)
+            entries.append(self._entry(allocation, held))
         return entries
 
     def _entry(self, allocation: ClaimAllocation, prepared_claims: PreparedClaims) -> PreparedClaim:
         claim = as_allocated(allocation.claim, allocation, self.classes)
         wanted = claim_for(self.driver.name, claim, claim.metadata.uid)
-        return entry_of(
-            wanted,
-            self.driver.assign(wanted, prepared_claims).devices,
-            self.checkpoint.boot,
-        )
+        assigned = self.driver.assign(wanted, prepared_claims)
+        return entry_of(wanted, assigned.devices, self.checkpoint.boot)
 
     def _take(self, transaction: Transaction, allocation: ClaimAllocation) -> Taken:
         entry = self._entry(allocation, transaction.prepared_claims)
@@ -271,7 +263,7 @@ class LocalNode:
         tether.cut(self.checkpoint.directory, taken.entry.uid)
 
     async def hand_over(self, uid: str, pid: int) -> None:
-        """The command runs as process *pid*: the claim lives as long as it or its tether."""
+        """Bind the claim to the process *pid* of the command, in addition to its tether."""
         async with self.checkpoint.transaction() as transaction:
             entry = transaction.get(uid)
             if entry is not None:
@@ -280,13 +272,13 @@ class LocalNode:
                 transaction.put(changed, self.offer)
 
     async def release(self, taken: Taken) -> None:
-        """The command ended: give the claim back, unless something it started still runs on it."""
+        """Release the claim of a command that ended, unless its children still run."""
         os.close(taken.descriptor)
         async with self.checkpoint.transaction() as transaction:
             self._sweep(transaction, ended=taken.entry.uid)
 
     def _sweep(self, transaction: Transaction, ended: str | None = None) -> None:
-        """Release the claims nobody uses any more: their users crashed or the machine rebooted."""
+        """Release claims without processes: these ended, crashed, or the machine rebooted."""
         directory = self.checkpoint.directory
         for entry in list(transaction.prepared_claims):
             in_use = not tether.is_loose(directory, entry.uid) or (
@@ -299,7 +291,7 @@ class LocalNode:
 
 
 def fresh_claim(claim: ResourceClaim) -> ResourceClaim:
-    """The claim with an identity of its own, as the API server would give it."""
+    """The claim with a new name and UID, as from the API server."""
     meta, uid = claim.metadata, str(uuid.uuid4())
     named = ObjectMeta(
         name=f"{meta.name or meta.generate_name.rstrip('-') or 'claim'}-{uid[:5]}",
@@ -313,7 +305,7 @@ def fresh_claim(claim: ResourceClaim) -> ResourceClaim:
 def as_allocated(
     claim: ResourceClaim, allocation: ClaimAllocation, classes: dict[str, DeviceClass]
 ) -> ResourceClaim:
-    """The claim as the scheduler would have written it: results, and configuration for them."""
+    """The claim with the allocation that the scheduler would write: results and configuration."""
     results = tuple(
         DeviceRequestAllocationResult(
             request=str(pick.request),
@@ -337,16 +329,12 @@ def as_allocated(
         for entry in claim.spec.devices.config
     ]
     devices = DeviceAllocationResult(results=results, config=tuple(config))
-    return ResourceClaim(
-        metadata=claim.metadata,
-        spec=claim.spec,
-        status=ResourceClaimStatus(allocation=AllocationResult(devices=devices)),
-    )
+    return ResourceClaim(metadata=claim.metadata, spec=claim.spec, status=_status(devices))
 
 
-def _as_claim(driver: str, entry: PreparedClaim) -> ResourceClaim:
-    results = tuple(
-        DeviceRequestAllocationResult(
+def _results(driver: str, entry: PreparedClaim) -> Iterator[DeviceRequestAllocationResult]:
+    for prepared in entry.devices:
+        yield DeviceRequestAllocationResult(
             request=prepared.request,
             driver=driver,
             pool=prepared.pool,
@@ -355,17 +343,7 @@ def _as_claim(driver: str, entry: PreparedClaim) -> ResourceClaim:
             share_id=prepared.share_id,
             consumed_capacity=prepared.consumed_capacity,
         )
-        for prepared in entry.devices
-    )
-    return _claim_of(entry, results)
 
 
-def _claim_of(
-    entry: PreparedClaim, results: tuple[DeviceRequestAllocationResult, ...]
-) -> ResourceClaim:
-    return ResourceClaim(
-        metadata=ObjectMeta(name=entry.name, namespace=entry.namespace, uid=entry.uid),
-        status=ResourceClaimStatus(
-            allocation=AllocationResult(devices=DeviceAllocationResult(results=results))
-        ),
-    )
+def _status(devices: DeviceAllocationResult) -> ResourceClaimStatus:
+    return ResourceClaimStatus(allocation=AllocationResult(devices=devices))

@@ -79,7 +79,7 @@ def _about_machine(driver: NodeDriver) -> Iterator[CheckResult]:
 
 def _about_reserved_cpus(config: CpuSettings, files: KubeletFiles) -> Iterator[CheckResult]:
     """Check that the kubelet reserves the same CPUs, if its configuration can be read."""
-    kubelet, _ = files.read_or_say()
+    kubelet, _ = files.read_or_reason()
     reserved = (kubelet and kubelet.reserved_system_cpus) or ""
     try:
         same = CpuSet.parse(reserved) == config.reserved

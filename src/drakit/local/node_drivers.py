@@ -1,7 +1,7 @@
-"""What the Kubernetes drivers hold on this machine, for ``drakit run`` to keep off it.
+"""CPUs that Kubernetes drivers hold on this machine, so that ``drakit run`` does not use them.
 
-Both keep their own checkpoint. The driver of a node does not know of commands started by hand, so
-this goes one way only: a command is not started on CPUs that a claim of the driver holds then.
+Both have their own checkpoint. The driver of a node does not know commands started by hand, so this works
+in one direction only: a command is not started on CPUs that a claim of the driver holds at that time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from drakit.core.cpuset import CpuSet
 from drakit.core.filelock import is_held
 from drakit.drivers.cpumem.kinds import DRIVER as CPUMEM_DRIVER
 from drakit.drivers.models.cpus import DRIVER as CPU_DRIVER
-from drakit.kit.claims import checkpoint as checkpoint
+from drakit.kit.claims import checkpoint
 from drakit.kit.claims.exclusion import LOCK
 from drakit.kit.config.options import HostOptions
 
@@ -25,19 +25,18 @@ DRIVERS: Final = (CPU_DRIVER, CPUMEM_DRIVER)
 
 @dataclass(frozen=True, slots=True)
 class NodeDrivers:
-    """What is known of the drivers that serve Kubernetes on this machine."""
+    """Drivers that serve Kubernetes on this machine."""
 
     cpus: CpuSet = CpuSet()
     """The CPUs their claims hold now."""
     warnings: tuple[str, ...] = ()
-    """What their presence means for commands started here; one sentence each."""
+    """Warnings for commands started here, one sentence each."""
 
 
 def find(kubelet_root: str, drivers: Iterable[str] = DRIVERS) -> NodeDrivers:
-    """Read the checkpoints below *kubelet_root* as far as we may.
+    """Read the checkpoints below *kubelet_root*, as far as permitted.
 
-    Raises ``OSError`` when a record is there and cannot be understood: the CPUs it holds are not
-    known then, so none is certainly free.
+    Raises ``OSError`` if a record cannot be decoded: the CPUs it holds are unknown, so any may be in use.
     """
     options = HostOptions(kubelet_root_dir=os.path.abspath(kubelet_root))
     cpus, warnings = CpuSet(), []
@@ -49,8 +48,8 @@ def find(kubelet_root: str, drivers: Iterable[str] = DRIVERS) -> NodeDrivers:
             continue
         except OSError as error:
             warnings.append(
-                f"cannot tell whether the driver {driver} holds CPUs of this machine: {error}; "
-                f"where it serves, run as root or keep off its CPUs with --reserved-cpus"
+                f"cannot determine the CPUs that the driver {driver} holds on this machine: {error}; if it "
+                f"serves here, run as root or exclude its CPUs with --reserved-cpus"
             )
             continue
         for name in names:
@@ -58,8 +57,8 @@ def find(kubelet_root: str, drivers: Iterable[str] = DRIVERS) -> NodeDrivers:
                 cpus |= _held(os.path.join(directory, name))
         if _serves(os.path.join(options.plugin_dir(driver), LOCK)):
             warnings.append(
-                f"the driver {driver} serves Kubernetes on this machine: CPUs it hands out from now "
-                f"on are not kept away from this command"
+                f"the driver {driver} serves Kubernetes on this machine: CPUs that it assigns from now on "
+                f"may be used by this command too"
             )
     return NodeDrivers(cpus, tuple(warnings))
 
@@ -73,8 +72,8 @@ def _held(path: str) -> CpuSet:
         return CpuSet()  # unprepared meanwhile
     except ValueError as error:
         raise OSError(
-            f"a Kubernetes driver's record of a claim cannot be read, and with it which CPUs are "
-            f"held: {path}: {error}"
+            f"cannot read a Kubernetes driver's record of a claim, so its CPUs are unknown: "
+            f"{path}: {error}"
         ) from error
     return entry.exclusive("cpu") if entry.boot_id == boot_id() else CpuSet()
 

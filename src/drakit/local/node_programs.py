@@ -70,7 +70,7 @@ def _cpu_checks(config: CpuSettings, kubelet_config: str | None) -> Iterator[Che
     else:
         yield CheckResult("cgroups", cgroups.mode.value)
     files = KubeletFiles.of(config, kubelet_config)
-    kubelet, error = files.read_or_say()
+    kubelet, error = files.read_or_reason()
     policy = "none" if kubelet is None else kubelet.cpu_manager_policy or "none"
     if kubelet is None:
         yield CheckResult(

@@ -1,10 +1,9 @@
-"""How a claim notices that nobody uses it any more, whatever way its users ended.
+"""Detection of local claims that no process uses any more, however their processes ended.
 
 Each local claim has a tether: a file whose lock (``flock``) is held by an open descriptor that the
-command and everything it starts inherit. The kernel drops the lock when the last of them is gone,
-also after ``kill -9``. Whoever can take the lock knows that the claim is free. A process that closes
-all its descriptors (a daemon) lets go of the tether, so the command's own process is watched as well,
-by number and start time: numbers are reused, start times are not.
+command and everything it starts inherit. The kernel releases the lock when the last of them ends, also
+after ``kill -9``; if the lock can be taken, the claim is free. A process that closes all its descriptors
+(a daemon) releases the tether, so the command's own process is checked too, by PID and start time.
 """
 
 from __future__ import annotations
@@ -21,15 +20,12 @@ _SUFFIX: Final = ".tether"
 
 
 def tether_path(directory: str, uid: str) -> str:
-    """Where the tether of a claim is."""
+    """The file of a claim's tether."""
     return os.path.join(directory, f".{uid}{_SUFFIX}")
 
 
 def fasten(directory: str, uid: str) -> int:
-    """Make the claim's tether and hold it; returns the descriptor, which children inherit.
-
-    Raises ``BlockingIOError`` when somebody else holds it: UIDs are never reused, so never.
-    """
+    """Create and lock the claim's tether; returns the descriptor, which children inherit."""
     path = tether_path(directory, uid)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     os.set_inheritable(descriptor, True)
@@ -38,11 +34,11 @@ def fasten(directory: str, uid: str) -> int:
 
 
 def is_loose(directory: str, uid: str) -> bool:
-    """Whether nobody holds the claim's tether (any more); a missing one is loose."""
+    """Whether no process holds the claim's tether; a missing one is loose."""
     try:
         return not is_held(tether_path(directory, uid))
     except OSError:
-        return False  # somebody else's: their process decides
+        return False  # of another user: the process decides
 
 
 def cut(directory: str, uid: str) -> None:
@@ -52,21 +48,21 @@ def cut(directory: str, uid: str) -> None:
 
 
 def identity_of(pid: int, proc: str = "/proc") -> str:
-    """A process as ``pid:starttime``; empty when there is none.
+    """A process as ``pid:starttime``; empty if it does not exist.
 
-    The start time is field 22 of ``/proc/<pid>/stat``; the command's name before it may contain
-    anything, so it is cut off at the last parenthesis.
+    The start time is field 22 of ``/proc/<pid>/stat``; the command name before it may contain anything
+    and is cut off at the last parenthesis.
     """
     try:
         with open(f"{proc}/{pid}/stat", encoding="utf-8", errors="replace") as file:
             rest = file.read(4096).rpartition(")")[2].split()
     except OSError:
         return ""
-    # state is field 3; a zombie has ended and only waits to be noticed
+    # state is field 3; a zombie has ended
     return "" if len(rest) < 20 or rest[0] in "ZX" else f"{pid}:{rest[19]}"
 
 
 def is_alive(identity: str, proc: str = "/proc") -> bool:
-    """Whether the process that *identity* names still runs."""
+    """Whether the process *identity* still runs."""
     found = re.fullmatch(r"(\d+):\d+", identity)
     return found is not None and identity_of(int(found[1]), proc) == identity

@@ -1,4 +1,4 @@
-"""How control groups are mounted."""
+"""Mounts of control groups."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class _Mount:
 
 
 def read_cgroups(reader: Reader) -> Cgroups:
-    """What the mount table says.
+    """The cgroup mode by the mount table.
 
-    cgroup2 at ``/sys/fs/cgroup`` means v2, as container runtimes decide it, even if a v1 hierarchy is
-    mounted elsewhere; cgroup2 elsewhere beside v1 controllers means hybrid.
+    cgroup2 at ``/sys/fs/cgroup`` means v2, as for container runtimes, even if a v1 hierarchy is mounted
+    elsewhere; cgroup2 elsewhere together with v1 controllers means hybrid.
     """
     unified: _Mount | None = None
     v1: dict[str, str] = {}
@@ -62,7 +62,7 @@ def _mounts(reader: Reader) -> list[_Mount]:
         if text:
             parse = _parse_mountinfo if path.endswith("mountinfo") else _parse_mounts
             return [mount for line in text.splitlines() if (mount := parse(line)) is not None]
-    reader.doubts.note("/proc/self/mountinfo", "missing; the cgroup version is unknown")
+    reader.warn("/proc/self/mountinfo", "missing; the cgroup version is unknown")
     return []
 
 
@@ -82,5 +82,5 @@ def _parse_mounts(line: str) -> _Mount | None:
 
 
 def _unescape(text: str) -> str:
-    r"""Spaces and the like appear as octal escapes: ``\040``."""
+    r"""Spaces and similar characters are octal escapes: ``\040``."""
     return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)

@@ -1,4 +1,4 @@
-"""Kinds of core, capacity and frequency.
+"""Core types, capacity and frequency.
 
 Reliable sources, in this order: Intel's PMU devices of hybrid processors, ``cpu_capacity`` (arm64,
 riscv), and, where neither exists, differing first-level caches together with differing maximum
@@ -15,26 +15,26 @@ from drakit.core.cpuset import EMPTY, CpuSet
 from drakit.machine.cpu_states import CPU
 from drakit.machine.model import Cache, CoreType
 from drakit.machine.sysfs import Reader
-from drakit.machine.topology import Topology
+from drakit.machine.topology import MachineTopology
 
-_SAME_KIND = 0.9
-"""Capacities within a tenth of the strongest core's are one kind: equal cores differ that much by
+_SAME_TYPE = 0.9
+"""Capacities within a tenth of the strongest core's are one type: equal cores differ that much by
 their frequency limit (997 to 1024 among the ten Cortex-X925 of an NVIDIA GB10)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kinds:
-    """Facts by CPU; a CPU that is in none has the default."""
+class CoreTypes:
+    """Values by CPU; a CPU that is missing has the default."""
 
     core_type: Mapping[int, CoreType]
     capacity: Mapping[int, int]
     max_frequency_khz: Mapping[int, int]
 
 
-def read_kinds(
-    reader: Reader, online: CpuSet, topology: Topology, caches: Iterable[Cache]
-) -> Kinds:
-    """Ask the lowest CPU of each core: the threads of a core are alike."""
+def read_core_types(
+    reader: Reader, online: CpuSet, topology: MachineTopology, caches: Iterable[Cache]
+) -> CoreTypes:
+    """Read the lowest CPU of each core: the threads of a core are equal."""
     capacity: dict[int, int] = {}
     frequency: dict[int, int] = {}
     for leader, core in topology.leaders.items():
@@ -45,12 +45,12 @@ def read_kinds(
         value = reader.optional_number(place, "cpufreq/cpuinfo_max_freq")
         if value is not None and 0 < value < 1 << 40:
             frequency.update(dict.fromkeys(core, value))
-    kinds = (
+    types = (
         _by_pmu(reader, online)
         or _by_capacity(reader, online, capacity)
         or _by_design(reader, online, caches, frequency)
     )
-    return Kinds(kinds, capacity, frequency)
+    return CoreTypes(types, capacity, frequency)
 
 
 def _by_pmu(reader: Reader, online: CpuSet) -> dict[int, CoreType]:
@@ -61,13 +61,12 @@ def _by_pmu(reader: Reader, online: CpuSet) -> dict[int, CoreType]:
         return {}
     both, neither = fast & slow, online - fast - slow
     if both:
-        reader.doubts.note("/sys/devices/cpu_atom/cpus", f"CPUs {both} are in cpu_core too: p-core")
+        reader.warn("/sys/devices/cpu_atom/cpus", f"CPUs {both} are in cpu_core too: p-core")
     if neither:
-        reader.doubts.note(
-            "/sys/devices/cpu_core/cpus", f"CPUs {neither} are of neither kind: taken as standard"
-        )
-    kinds = dict.fromkeys(slow, CoreType.EFFICIENCY)
-    return kinds | dict.fromkeys(fast, CoreType.PERFORMANCE)
+        reason = f"CPUs {neither} are of neither type: taken as standard"
+        reader.warn("/sys/devices/cpu_core/cpus", reason)
+    types = dict.fromkeys(slow, CoreType.EFFICIENCY)
+    return types | dict.fromkeys(fast, CoreType.PERFORMANCE)
 
 
 def _pmu_cpus(reader: Reader, device: str) -> CpuSet:
@@ -81,17 +80,17 @@ def _pmu_cpus(reader: Reader, device: str) -> CpuSet:
 def _by_capacity(
     reader: Reader, online: CpuSet, capacity: Mapping[int, int]
 ) -> dict[int, CoreType]:
-    """The strongest kind is ``p-core``, everything clearly weaker is ``e-core``."""
+    """The strongest cores are ``p-core``, clearly weaker ones ``e-core``."""
     if not capacity:
         return {}
     strongest = max(capacity.values())
-    weak = {cpu for cpu, value in capacity.items() if value < strongest * _SAME_KIND}
+    weak = {cpu for cpu, value in capacity.items() if value < strongest * _SAME_TYPE}
     if not weak:
         return {}
     for cpu in online:
         if cpu not in capacity:
-            reader.doubts.note_cpu(
-                cpu, "/cpu_capacity", "missing on a machine of two kinds: standard"
+            reader.warn_cpu(
+                cpu, "/cpu_capacity", "missing on a machine of two core types: standard"
             )
     return {cpu: CoreType.EFFICIENCY if cpu in weak else CoreType.PERFORMANCE for cpu in capacity}
 
@@ -99,7 +98,7 @@ def _by_capacity(
 def _by_design(
     reader: Reader, online: CpuSet, caches: Iterable[Cache], frequency: Mapping[int, int]
 ) -> dict[int, CoreType]:
-    """Cores with other first-level caches *and* a lower maximum frequency are ``e-core``."""
+    """Cores with different first-level caches *and* a lower maximum frequency are ``e-core``."""
     first_level = [cache for cache in caches if cache.level == 1]
     if len({(cache.kind, cache.size_bytes) for cache in first_level}) <= 2:
         return {}  # one size of data and of instruction cache
@@ -117,9 +116,9 @@ def _by_design(
         return {}
     if not online <= CpuSet(shape_of):
         return {}
-    reader.doubts.note(
+    reader.warn(
         "/sys/devices/cpu_core/cpus",
-        "missing; kinds of core told apart by their first-level caches and maximum frequencies",
+        "missing; core types derived from first-level caches and maximum frequencies",
     )
     return {
         cpu: CoreType.PERFORMANCE if fastest[shape] == speeds[0] else CoreType.EFFICIENCY

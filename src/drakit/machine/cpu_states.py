@@ -1,4 +1,4 @@
-"""Which CPUs there are, and in which state."""
+"""Present, online, isolated and other states of CPUs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_CPUS: Final = 8192
 
 @dataclass(frozen=True, slots=True)
 class CpuStates:
-    """CPUs by state. ``known`` is every CPU that any source names."""
+    """CPUs by state. ``known`` is every CPU in any source."""
 
     possible: CpuSet
     present: CpuSet
@@ -26,29 +26,31 @@ class CpuStates:
 
 
 def read_states(reader: Reader) -> CpuStates:
-    """Read the lists, and make up for missing or contradicting ones from the ``cpuN`` directories."""
+    """Read the lists; missing or contradicting ones are derived from the ``cpuN`` directories."""
     directories = CpuSet(reader.numbered(CPU, "cpu", MAX_CPUS))
-    listed_present = _believable(reader, "present", directories)
-    listed_online = _believable(reader, "online", directories)
+    listed_present = _plausible(reader, "present", directories)
+    listed_online = _plausible(reader, "online", directories)
     if listed_online is not None and not listed_online:
-        reader.doubts.note(f"{CPU}/online", "names no CPU at all; asked the CPUs one by one")
+        reader.warn(f"{CPU}/online", "is empty; read for each CPU instead")
         listed_online = None
     if listed_present is None and directories:
-        reader.doubts.note(f"{CPU}/present", "missing or unusable; every cpuN directory is present")
+        reader.warn(
+            f"{CPU}/present", "missing or unusable; every cpuN directory is taken as present"
+        )
     named = directories | (listed_present or EMPTY) | (listed_online or EMPTY)
     if not named:
         named = listed_online = _from_proc(reader)
     if listed_online is None:
-        reader.doubts.note(f"{CPU}/online", "missing or unusable; asked the CPUs one by one")
-        listed_online = _online_one_by_one(reader, named)
+        reader.warn(f"{CPU}/online", "missing or unusable; read for each CPU instead")
+        listed_online = _read_online(reader, named)
     else:
         _check_offline(reader, directories - listed_online)
     present = (directories if listed_present is None else listed_present) | listed_online
-    possible = _believable(reader, "possible", directories)
+    possible = _plausible(reader, "possible", directories)
     for cpu in named - (possible if possible is not None else named):
-        reader.doubts.note_cpu(cpu, "", "not in the list of possible CPUs; kept nevertheless")
+        reader.warn_cpu(cpu, "", "not in the list of possible CPUs; kept")
     for cpu in named - directories if directories else EMPTY:
-        reader.doubts.note_cpu(cpu, "", "listed, but has no directory; its place is derived")
+        reader.warn_cpu(cpu, "", "listed, but has no directory; its topology is derived")
     return CpuStates(
         possible=(possible or EMPTY) | named,
         present=present,
@@ -59,56 +61,50 @@ def read_states(reader: Reader) -> CpuStates:
     )
 
 
-def _believable(reader: Reader, name: str, directories: CpuSet) -> CpuSet | None:
+def _plausible(reader: Reader, name: str, directories: CpuSet) -> CpuSet | None:
     """A list of CPUs, without numbers no kernel can have."""
     listed = reader.cpu_list(f"{CPU}/{name}")
     if listed is None:
         return None
     absurd = listed - CpuSet.range(0, MAX_CPUS)
     if absurd:
-        reader.doubts.note(
-            f"{CPU}/{name}", f"CPUs from {absurd.min()} on ignored: no kernel has them"
-        )
+        reader.warn(f"{CPU}/{name}", f"CPUs from {absurd.min()} on ignored: no kernel has them")
         listed = (listed - absurd) | (listed & directories)
     return listed
 
 
-def _online_one_by_one(reader: Reader, named: CpuSet) -> CpuSet:
-    """Ask every ``cpuN/online``.
+def _read_online(reader: Reader, named: CpuSet) -> CpuSet:
+    """The CPUs that are online by ``cpuN/online``.
 
-    Without that file a CPU is online if it shows its topology, as the kernel removes the topology of
-    an offline CPU; if no CPU shows it, all are online.
+    Without that file a CPU is online if it has a topology directory, which the kernel removes for an
+    offline CPU; if no CPU has one, all are online.
     """
     states: dict[int, bool | None] = {}
     for cpu in named:
-        said = reader.number(f"{CPU}/cpu{cpu}/online")
-        states[cpu] = None if said is None else said != 0
-    silent = [cpu for cpu, state in states.items() if state is None]
-    shows = {cpu for cpu in silent if reader.exists(f"{CPU}/cpu{cpu}/topology")}
+        value = reader.number(f"{CPU}/cpu{cpu}/online")
+        states[cpu] = None if value is None else value != 0
+    unknown = [cpu for cpu, state in states.items() if state is None]
+    shows = {cpu for cpu in unknown if reader.exists(f"{CPU}/cpu{cpu}/topology")}
     anyone = bool(shows) or any(
         reader.exists(f"{CPU}/cpu{cpu}/topology") for cpu, state in states.items() if state
     )
-    for cpu in silent:
+    for cpu in unknown:
         states[cpu] = cpu in shows or not anyone
         if not states[cpu]:
-            reader.doubts.note_cpu(
-                cpu, "/online", "missing, and no topology is shown: taken as offline"
-            )
+            reader.warn_cpu(cpu, "/online", "missing, and has no topology: taken as offline")
     online = CpuSet(cpu for cpu, state in states.items() if state)
     if not online and named:
-        reader.doubts.note(CPU, "every CPU says it is offline; taken as online")
+        reader.warn(CPU, "every CPU is reported offline; taken as online")
         return named
     return online
 
 
 def _check_offline(reader: Reader, offline: CpuSet) -> None:
-    """A CPU that is not in the online list but looks online stays offline, and is doubtful."""
+    """Warn about CPUs that are not in the online list but look online."""
     for cpu in offline:
-        said = reader.number(f"{CPU}/cpu{cpu}/online")
-        if said == 1 or (said is None and reader.exists(f"{CPU}/cpu{cpu}/topology")):
-            reader.doubts.note_cpu(
-                cpu, "/online", "looks online, the list of online CPUs says not: taken as offline"
-            )
+        value = reader.number(f"{CPU}/cpu{cpu}/online")
+        if value == 1 or (value is None and reader.exists(f"{CPU}/cpu{cpu}/topology")):
+            reader.warn_cpu(cpu, "/online", "looks online but is not listed: taken as offline")
 
 
 def _from_proc(reader: Reader) -> CpuSet:
@@ -126,9 +122,7 @@ def _from_proc(reader: Reader) -> CpuSet:
     numbers = [int(digits) for digits in found if len(digits) < 10]
     cpus = CpuSet(number for number in numbers if number < MAX_CPUS)
     source = "/proc/stat or /proc/cpuinfo"
-    reader.doubts.note(
-        CPU, f"shows no CPU; {len(cpus)} taken from {source}" if cpus else "shows no CPU"
-    )
+    reader.warn(CPU, f"has no CPU; {len(cpus)} taken from {source}" if cpus else "has no CPU")
     return cpus
 
 
@@ -153,5 +147,5 @@ def _isolated(reader: Reader) -> CpuSet:
             try:
                 return CpuSet.parse(text)
             except CpuSetError as error:
-                reader.doubts.note("/proc/cmdline", f"isolcpus: {error.reason}; none isolated")
+                reader.warn("/proc/cmdline", f"isolcpus: {error.reason}; none isolated")
     return EMPTY

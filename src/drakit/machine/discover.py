@@ -1,4 +1,4 @@
-"""Reading ``/sys`` and ``/proc`` under any root into a :class:`Machine`."""
+"""Discovery of a :class:`Machine` from ``/sys`` and ``/proc`` below any root."""
 
 from __future__ import annotations
 
@@ -7,35 +7,33 @@ from collections.abc import Iterable, Iterator
 from drakit.core.cpuset import CpuSet
 from drakit.machine.caches import Caches, read_caches
 from drakit.machine.cgroup_mounts import read_cgroups
-from drakit.machine.core_types import Kinds, read_kinds
+from drakit.machine.core_types import CoreTypes, read_core_types
 from drakit.machine.cpu_states import CpuStates, read_states
-from drakit.machine.identity import index_by_cpu
 from drakit.machine.kernel import read_architecture, read_cpuinfo, read_release
 from drakit.machine.model import CoreType, Cpu, Machine, NumaNode
 from drakit.machine.numa import read_nodes
 from drakit.machine.pci import read_pci_roots
-from drakit.machine.sysfs import Doubts, Reader
-from drakit.machine.topology import RawIds, Topology, read_topology
+from drakit.machine.sysfs import Reader, WarningCollector
+from drakit.machine.topology import MachineTopology, RawIds, index_by_cpu, read_topology
 
 
 def discover(root: str = "/") -> Machine:
-    """What the machine whose ``/sys`` and ``/proc`` lie under *root* has.
+    """Read the machine whose ``/sys`` and ``/proc`` are below *root*.
 
-    Never raises for what it reads: the best answer is derived, and every doubt is in
-    ``Machine.warnings`` with the file (as on that machine) and the reason. Every CPU that any source
-    names is in ``Machine.cpus``; each online one has a core, a socket, a last-level cache and a NUMA
-    node. The result is a snapshot: call again after hotplug.
+    Never raises for file contents: missing facts are derived, with a warning in ``Machine.warnings``.
+    Every CPU in any source is in ``Machine.cpus``; each online one has a core, a socket, a last-level
+    cache and a NUMA node. The result is a snapshot: call again after hotplug.
     """
-    doubts = Doubts()
-    reader = Reader(root, doubts)
+    collector = WarningCollector()
+    reader = Reader(root, collector)
     states = read_states(reader)
     cpuinfo = read_cpuinfo(reader)
     topology = read_topology(reader, states.online, cpuinfo)
     caches = read_caches(reader, topology, states.online)
     nodes = read_nodes(reader, states, topology)
-    kinds = read_kinds(reader, states.online, topology, caches.all)
+    types = read_core_types(reader, states.online, topology, caches.all)
     return Machine(
-        cpus=tuple(_cpus(states, topology, caches, nodes, kinds)),
+        cpus=tuple(_cpus(states, topology, caches, nodes, types)),
         numa_nodes=nodes,
         caches=caches.all,
         llcs=caches.last,
@@ -49,16 +47,16 @@ def discover(root: str = "/") -> Machine:
         architecture=read_architecture(reader, cpuinfo),
         kernel_release=read_release(reader),
         cgroups=read_cgroups(reader),
-        warnings=doubts.warnings(),
+        warnings=collector.warnings(),
     )
 
 
 def _cpus(
     states: CpuStates,
-    topology: Topology,
+    topology: MachineTopology,
     caches: Caches,
     nodes: Iterable[NumaNode],
-    kinds: Kinds,
+    types: CoreTypes,
 ) -> Iterator[Cpu]:
     core_of, socket_of = index_by_cpu(topology.cores), index_by_cpu(topology.sockets)
     die_of, cluster_of = index_by_cpu(topology.dies), index_by_cpu(topology.clusters)
@@ -84,11 +82,11 @@ def _cpus(
             llc=llc,
             numa_node=node_of.get(cpu),
             siblings=siblings,
-            core_type=kinds.core_type.get(cpu, CoreType.STANDARD),
+            core_type=types.core_type.get(cpu, CoreType.STANDARD),
             isolated=cpu in states.isolated,
             nohz_full=cpu in states.nohz_full,
-            capacity=kinds.capacity.get(cpu),
-            max_frequency_khz=kinds.max_frequency_khz.get(cpu),
+            capacity=types.capacity.get(cpu),
+            max_frequency_khz=types.max_frequency_khz.get(cpu),
             raw_socket=raw.socket,
             raw_die=raw.die,
             raw_cluster=raw.cluster,

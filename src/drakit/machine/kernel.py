@@ -1,4 +1,4 @@
-"""The kernel's release and architecture, and what ``/proc/cpuinfo`` adds."""
+"""The kernel's release and architecture, and ``/proc/cpuinfo``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ProcIds:
 
 @dataclass(frozen=True, slots=True)
 class CpuInfo:
-    """The part of ``/proc/cpuinfo`` that sysfs does not show, or may lack."""
+    """The part of ``/proc/cpuinfo`` that sysfs does not have, or may lack."""
 
     reader: Reader
     first: Mapping[str, str] = field(default_factory=dict)
@@ -43,8 +43,8 @@ class CpuInfo:
     def ids(self, cpu: int) -> ProcIds:
         """Ids of *cpu*.
 
-        The whole file is read when first asked for: sound machines never need it, and reading it makes
-        the kernel measure the frequency of every CPU.
+        The whole file is read on first use: most machines never need it, and reading it makes the kernel
+        measure the frequency of every CPU.
         """
         if not self.processors:
             text = self.reader.text("/proc/cpuinfo", _LARGEST_CPUINFO) or ""
@@ -80,17 +80,17 @@ def _parse_processors(text: str) -> dict[int, ProcIds]:
 
 
 def read_release(reader: Reader) -> str:
-    """The kernel release, as ``uname -r`` says it; empty when nothing tells."""
+    """The kernel release (``uname -r``); empty if unknown."""
     text = reader.text("/proc/sys/kernel/osrelease")
     if text is not None and text.strip():
         return text.strip()[:128]
     words = (reader.text("/proc/version") or "").split()
     if words[:2] == ["Linux", "version"] and len(words) > 2:
         return words[2][:128]
-    told = _gathered(reader, "OSRelease")
-    if told is None:
-        reader.doubts.note("/proc/sys/kernel/osrelease", "missing; the kernel release is unknown")
-    return told or ""
+    release = _gathered(reader, "OSRelease")
+    if release is None:
+        reader.warn("/proc/sys/kernel/osrelease", "missing; the kernel release is unknown")
+    return release or ""
 
 
 _ARCHITECTURE_HINTS: Final = (
@@ -105,19 +105,19 @@ _ARCHITECTURE_HINTS: Final = (
 
 
 def read_architecture(reader: Reader, cpuinfo: CpuInfo) -> str:
-    """The architecture, as ``uname -m`` says it.
+    """The architecture (``uname -m``).
 
-    Of the running machine it is asked; of a dump, ``/proc/sys/kernel/arch`` (Linux 6.1), the notes of
-    hwloc's gathering tool, or the style of ``/proc/cpuinfo`` tell. Last comes the running machine's.
+    For a dump it comes from ``/proc/sys/kernel/arch`` (Linux 6.1), the notes of hwloc's gathering tool,
+    or the style of ``/proc/cpuinfo``; else the running machine's is assumed.
     """
     if not reader.prefix:
         return os.uname().machine
     text = reader.text("/proc/sys/kernel/arch")
     if text is not None and text.strip():
         return text.strip()[:32]
-    told = _gathered(reader, "Architecture")
-    if told:
-        return told
+    gathered = _gathered(reader, "Architecture")
+    if gathered:
+        return gathered
     first = cpuinfo.first
     if "flags" in first and ("vendor_id" in first or "model name" in first):
         return "x86_64" if " lm " in f" {first['flags']} " else "i686"
@@ -125,7 +125,9 @@ def read_architecture(reader: Reader, cpuinfo: CpuInfo) -> str:
         if key in first and word in first[key]:
             return architecture
     here = os.uname().machine
-    reader.doubts.note("/proc/cpuinfo", f"does not tell the architecture; assumed {here} as here")
+    reader.warn(
+        "/proc/cpuinfo", f"does not identify the architecture; assumed {here} as on this machine"
+    )
     return here
 
 

@@ -1,11 +1,9 @@
-"""What a machine is, as one immutable value.
+"""A machine as one immutable value.
 
 Raw ids (``core_id``, ``die_id``, ``physical_package_id``, cache ``id``) come from firmware: they are
-sparse and repeat across sockets. They are kept for display and attributes in the ``raw_*`` fields.
-*Identity* here is positional and unique on the whole machine: two CPUs share a core exactly when
-their ``core`` numbers are equal, likewise ``socket``, ``die``, ``cluster`` and ``llc``. Each identity
-number is the lowest CPU of the group in which it was first counted, replaced by its rank: sockets,
-dies, clusters, cores and last-level caches are numbered 0, 1, 2, … in order of their lowest CPU.
+sparse and repeat across sockets. They are kept for display and attributes in the ``raw_*`` fields. The
+other numbers are unique on the machine: sockets, dies, clusters, cores and last-level caches are numbered
+0, 1, 2, … by their lowest CPU, and two CPUs share a core exactly if their ``core`` is equal.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from drakit.core.cpuset import CpuSet
 
 
 class CoreType(enum.StrEnum):
-    """Kinds of core; ``STANDARD`` on machines that have only one kind."""
+    """Core types; ``STANDARD`` on machines that have only one."""
 
     PERFORMANCE = "p-core"
     EFFICIENCY = "e-core"
@@ -26,8 +24,8 @@ class CoreType(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Warning:  # noqa: A001 - the issue's own word: Machine.warnings
-    """A doubt: which file said something missing or impossible, and what was assumed instead."""
+class Warning:  # noqa: A001 - named after Machine.warnings
+    """A file that is missing or contradictory, and the assumption made instead."""
 
     file: str
     reason: str
@@ -43,7 +41,7 @@ class Cache:
     size_bytes: int | None
     cpus: CpuSet
     raw_id: int | None = None
-    """Firmware's id; not kept for the first level."""
+    """Firmware id; not kept for the first level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,7 @@ class NumaNode:
 
     id: int
     cpus: CpuSet
-    """All present CPUs of the node, offline ones included where known."""
+    """All present CPUs of the node, including offline ones if known."""
     memory_bytes: int
     """MemTotal of the node, hugetlb pool included; 0 for a node without memory."""
     memory_free_bytes: int
@@ -111,7 +109,7 @@ class NumaNode:
 
 @dataclass(frozen=True, slots=True)
 class PciRoot:
-    """A PCI host bridge (``pci0000:00``) and what is local to it."""
+    """A PCI host bridge (``pci0000:00``) and its local NUMA node and CPUs."""
 
     name: str
     numa_node: int | None
@@ -119,7 +117,7 @@ class PciRoot:
 
 
 class CgroupMode(enum.StrEnum):
-    """Which cgroup hierarchy the kernel offers."""
+    """The mounted cgroup hierarchies."""
 
     V1 = "v1"
     V2 = "v2"
@@ -129,7 +127,7 @@ class CgroupMode(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cgroups:
-    """How control groups are mounted."""
+    """Mounts of control groups."""
 
     mode: CgroupMode
     v2_mount: str | None = None
@@ -142,7 +140,7 @@ class Cgroups:
 
 @dataclass(frozen=True)
 class Machine:
-    """Everything known about a machine. Build with ``discover`` or ``synthetic``."""
+    """A machine, from ``discover`` or ``drakit.testing.synthetic``."""
 
     cpus: tuple[Cpu, ...]
     """Every present CPU (online or not) by ascending id."""
@@ -177,6 +175,16 @@ class Machine:
     def sockets(self) -> tuple[CpuSet, ...]:
         """Online CPUs of each socket; the index is ``Cpu.socket``."""
         return self._group("socket")
+
+    @cached_property
+    def dies(self) -> tuple[CpuSet, ...]:
+        """Online CPUs of each die; the index is ``Cpu.die``."""
+        return self._group("die")
+
+    @cached_property
+    def clusters(self) -> tuple[CpuSet, ...]:
+        """Online CPUs of each cluster; the index is ``Cpu.cluster``."""
+        return self._group("cluster")
 
     @cached_property
     def llc_cpus(self) -> tuple[CpuSet, ...]:

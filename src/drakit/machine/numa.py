@@ -11,23 +11,25 @@ from drakit.core.cpuset import EMPTY, CpuSet
 from drakit.machine.cpu_states import CPU, CpuStates
 from drakit.machine.model import HugepagePool, NumaNode
 from drakit.machine.sysfs import Reader, parse_number
-from drakit.machine.topology import Topology
+from drakit.machine.topology import MachineTopology
 
 NODE: Final = "/sys/devices/system/node"
 _POOLS: Final = "/sys/kernel/mm/hugepages"
 _MAX_NODES: Final = 4096
-"""Four times what a kernel can be built for (``NODES_SHIFT`` is at most 10)."""
+"""Four times the maximum of a kernel (``NODES_SHIFT`` is at most 10)."""
 _LOCAL, _REMOTE = 10, 20
 
 
 @dataclass(frozen=True, slots=True)
-class _Memory:
+class _Meminfo:
     total: int
     free: int
 
 
-def read_nodes(reader: Reader, states: CpuStates, topology: Topology) -> tuple[NumaNode, ...]:
-    """All nodes; together they hold every known CPU that any source places, and all online ones."""
+def read_nodes(
+    reader: Reader, states: CpuStates, topology: MachineTopology
+) -> tuple[NumaNode, ...]:
+    """All nodes; together they contain every online CPU, and offline ones whose node is known."""
     ids = reader.numbered(NODE, "node", _MAX_NODES)
     if not ids:
         return (_only_node(reader, states),)
@@ -52,12 +54,12 @@ def read_nodes(reader: Reader, states: CpuStates, topology: Topology) -> tuple[N
 
 
 def _only_node(reader: Reader, states: CpuStates) -> NumaNode:
-    """Without a node directory (no ``CONFIG_NUMA``) the machine is one node."""
+    """The whole machine, if there is no node directory (no ``CONFIG_NUMA``)."""
     if states.known:
-        reader.doubts.note(NODE, "missing or empty; the machine is taken as one NUMA node")
+        reader.warn(NODE, "missing or empty; the machine is taken as one NUMA node")
     text = reader.text("/proc/meminfo")
     if text is None:
-        reader.doubts.note("/proc/meminfo", "missing; the amount of memory is unknown")
+        reader.warn("/proc/meminfo", "missing; the amount of memory is unknown")
     memory = _parse_meminfo(text or "", "")
     return NumaNode(
         id=0,
@@ -70,9 +72,9 @@ def _only_node(reader: Reader, states: CpuStates) -> NumaNode:
 
 
 class _Members:
-    """Which CPUs belong to which node; no CPU belongs to two."""
+    """CPUs by node; no CPU belongs to two."""
 
-    def __init__(self, reader: Reader, states: CpuStates, topology: Topology) -> None:
+    def __init__(self, reader: Reader, states: CpuStates, topology: MachineTopology) -> None:
         self._reader = reader
         self._states = states
         self._topology = topology
@@ -80,48 +82,45 @@ class _Members:
         self.cpus: dict[int, CpuSet] = {}
 
     def take_list(self, node: int) -> None:
-        """Place the CPUs a node lists; those that a lower node listed too stay there."""
+        """Place the CPUs that a node lists; those of a lower node stay there."""
         place = f"{NODE}/node{node}"
         listed = self._reader.cpus(f"{place}/cpulist", f"{place}/cpumap")
         if listed is None:
-            self._reader.doubts.note(f"{place}/cpulist", "missing or unusable; CPUs asked instead")
+            self._reader.warn(f"{place}/cpulist", "missing or unusable; CPUs are read instead")
             return
         unknown = listed - self._states.known
         if unknown:
-            self._reader.doubts.note(f"{place}/cpulist", f"CPUs {unknown} do not exist; ignored")
+            self._reader.warn(f"{place}/cpulist", f"CPUs {unknown} do not exist; ignored")
         twice = listed & self._placed
         if twice:
-            self._reader.doubts.note(
-                f"{place}/cpulist", f"CPUs {twice} are in a lower node too; left there"
+            self._reader.warn(
+                f"{place}/cpulist", f"CPUs {twice} are in a lower node too; kept there"
             )
         self._place(node, (listed & self._states.known) - self._placed)
 
     def place_unlisted(self, nodes: Iterable[int]) -> None:
-        """Place online CPUs that no node's list names by the nodes' masks."""
+        """Place online CPUs that are in no node's list by the nodes' masks."""
         for node in nodes if self._states.online - self._placed else ():
             place = f"{NODE}/node{node}"
             mask = self._reader.cpu_mask(f"{place}/cpumap")
             missing = (self._states.online - self._placed) & (mask or EMPTY)
             if missing:
-                self._reader.doubts.note(
-                    f"{place}/cpulist", f"does not name CPUs {missing}; cpumap does and is believed"
-                )
+                self._reader.warn(f"{place}/cpulist", f"lacks CPUs {missing} of cpumap; added")
                 self._place(node, missing)
 
     def place_others(self) -> None:
-        """Place CPUs that no node names: offline ones, and those of damaged files."""
+        """Place CPUs that no node lists: offline ones, and those of damaged files."""
         for cpu in self._states.known - self._placed:
             nodes = self._reader.numbered(f"{CPU}/cpu{cpu}", "node", _MAX_NODES)
             if nodes:
                 if cpu in self._states.online:
-                    self._reader.doubts.note_cpu(
-                        cpu, f"/node{nodes[0]}", "exists, but the node does not list the CPU"
-                    )
+                    reason = "exists, but the node does not list the CPU"
+                    self._reader.warn_cpu(cpu, f"/node{nodes[0]}", reason)
                 self._place(nodes[0], CpuSet([cpu]))
         for cpu in self._states.online - self._placed:
             node = self._neighbors_node(cpu)
-            self._reader.doubts.note_cpu(
-                cpu, "", f"is in no NUMA node; placed in node {node} like its neighbors"
+            self._reader.warn_cpu(
+                cpu, "", f"is in no NUMA node; placed in node {node} by its neighbors"
             )
             self._place(node, CpuSet([cpu]))
 
@@ -130,7 +129,7 @@ class _Members:
         self._placed |= cpus
 
     def _neighbors_node(self, cpu: int) -> int:
-        """The node of most CPUs of the same core, socket or machine, whichever tells first."""
+        """The node of most CPUs of the same core, else of the socket, else of the machine."""
         node_of = {member: node for node, cpus in self.cpus.items() for member in cpus}
         for groups in (self._topology.cores, self._topology.sockets, (self._states.online,)):
             for group in groups:
@@ -141,19 +140,19 @@ class _Members:
         return min(self.cpus, default=0)
 
 
-def _memory(reader: Reader, node: int) -> _Memory:
+def _memory(reader: Reader, node: int) -> _Meminfo:
     path = f"{NODE}/node{node}/meminfo"
     text = reader.text(path)
     if text is None:
-        reader.doubts.note(path, "missing; the node is taken as having no memory")
-        return _Memory(0, 0)
+        reader.warn(path, "missing; the node is taken as having no memory")
+        return _Meminfo(0, 0)
     memory = _parse_meminfo(text, f"Node {node} ")
     if "MemTotal:" not in text:
-        reader.doubts.note(path, "tells no MemTotal; the node is taken as having no memory")
+        reader.warn(path, "has no MemTotal; the node is taken as having no memory")
     return memory
 
 
-def _parse_meminfo(text: str, prefix: str) -> _Memory:
+def _parse_meminfo(text: str, prefix: str) -> _Meminfo:
     found = {"MemTotal": 0, "MemFree": 0}
     for line in text.splitlines():
         key, _, value = line.strip().removeprefix(prefix).partition(":")
@@ -161,7 +160,7 @@ def _parse_meminfo(text: str, prefix: str) -> _Memory:
             amount = parse_number(value.replace("kB", ""))
             if amount is not None and 0 <= amount < 1 << 50:
                 found[key] = amount * 1024
-    return _Memory(found["MemTotal"], found["MemFree"])
+    return _Meminfo(found["MemTotal"], found["MemFree"])
 
 
 def _distances(
@@ -174,18 +173,17 @@ def _distances(
     path = f"{NODE}/node{node}/distance"
     text = reader.text(path)
     if text is None:
-        reader.doubts.note(path, f"missing; assumed {_LOCAL} for itself, {_REMOTE} for others")
+        reader.warn(path, f"missing; assumed {_LOCAL} for itself, {_REMOTE} for others")
         return assumed
     numbers = [parse_number(word) for word in text.replace("\0", " ").split()]
     if len(numbers) != len(listed) or any(n is None or not 0 < n < 1 << 31 for n in numbers):
-        reader.doubts.note(path, f"not one distance per node; assumed {_LOCAL} and {_REMOTE}")
+        reader.warn(path, f"not one distance per node; assumed {_LOCAL} and {_REMOTE}")
         return assumed
-    told = {other: n for other, n in zip(listed, numbers, strict=True) if n is not None}
-    return assumed | told
+    return assumed | {o: n for o, n in zip(listed, numbers, strict=True) if n is not None}
 
 
 def _hugepages(reader: Reader, node: int, *, alone: bool) -> tuple[HugepagePool, ...]:
-    """Pools of a node; of the whole machine if it has one node and the kernel no pools per node."""
+    """Pools of a node; those of the machine if it has one node and the kernel has no pools per node."""
     pools = _read_pools(reader, f"{NODE}/node{node}/hugepages")
     if not pools and alone:
         return _read_pools(reader, _POOLS)
@@ -210,7 +208,7 @@ def _counts(reader: Reader, place: str) -> Mapping[str, int]:
     for key in counts:
         value = reader.number(f"{place}/{key}_hugepages")
         if value is None or not 0 <= value < 1 << 50:
-            reader.doubts.note(f"{place}/{key}_hugepages", "missing or unusable; taken as 0")
+            reader.warn(f"{place}/{key}_hugepages", "missing or unusable; taken as 0")
         else:
             counts[key] = value
     return counts

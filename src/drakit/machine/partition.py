@@ -1,8 +1,8 @@
-"""Groups of CPUs out of what each CPU says about itself.
+"""Partition of CPUs into groups from the sibling set that each CPU reports.
 
-Every CPU has a file that lists the members of its core (die, cache, …). On a sound machine all members
-list the same set. Where they do not, the groups that agree are kept and the others are settled by the
-rule in :func:`agree`, so that one damaged file disturbs its own group only.
+Every CPU has a file that lists the members of its core (die, cache, …). Normally all members list the
+same set. Where they do not, the groups that agree are kept and the others are decided by the rule in
+:func:`agree`, so that one damaged file affects its own group only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from drakit.core.cpuset import EMPTY, CpuSet
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Disjoint groups that cover every CPU asked, and the CPUs that claimed something else."""
+    """Disjoint groups that contain every CPU, and the CPUs that reported another set."""
 
     groups: tuple[CpuSet, ...]
     disputed: CpuSet
@@ -26,10 +26,7 @@ def agree_on_cores(
     cores: Mapping[int, CpuSet],
     ids: Mapping[int, Hashable | None],
 ) -> Agreement:
-    """As :func:`agree`, where each core's lowest CPU speaks for the whole core.
-
-    *cores* has the threads by lowest CPU. The groups are unions of whole cores.
-    """
+    """As :func:`agree` for whole cores; *cores* has their threads by lowest CPU, which reports for all."""
     sound = _sound_partition(claims, cores)
     if sound is not None:
         return Agreement(sound, EMPTY)
@@ -44,7 +41,7 @@ def agree_on_cores(
 def _sound_partition(
     claims: Mapping[int, CpuSet | None], cores: Mapping[int, CpuSet]
 ) -> tuple[CpuSet, ...] | None:
-    """The claims themselves, if they are disjoint and cut no core in two; the usual case."""
+    """The reported sets themselves, if they are disjoint and split no core; the usual case."""
     distinct: dict[int, CpuSet] = {}
     asked = 0
     for cpu, claim in claims.items():
@@ -63,8 +60,8 @@ def _sound_partition(
 
 
 @dataclass(slots=True)
-class _Voice:
-    """CPUs that all claim the same set."""
+class _SiblingSet:
+    """CPUs that all report the same set."""
 
     claim: int
     members: int
@@ -72,28 +69,28 @@ class _Voice:
 
 
 def agree(claims: Mapping[int, CpuSet | None], ids: Mapping[int, Hashable | None]) -> Agreement:
-    """Partition the CPUs of *claims*; a claim contains its own CPU, ``None`` means no claim.
+    """Partition the CPUs of *claims*; a reported set contains its own CPU, ``None`` is no report.
 
-    CPUs with the same claim are together. Two such groups are merged when each names members of the
-    other or, where only one names the other, when they have an id in common: sharing is assumed
-    rather than overlooked, but never on the word of one damaged file alone. A CPU without a claim
-    goes to the group that names it, or to the one with its id, or is alone.
+    CPUs with the same set are together. Two such groups are merged if each lists members of the other
+    or, if only one lists the other, if they have an id in common: sharing is assumed rather than
+    missed, but never because of one damaged file alone. A CPU without a report joins the group that
+    lists it, or the one with its id, or is alone.
     """
     silent = CpuSet(cpu for cpu, claim in claims.items() if claim is None)
-    voices = _voices(claims)
+    sets = _sibling_sets(claims)
     contested = 0
-    for voice in voices:
-        if voice.claim & ~silent.mask != voice.members:
-            contested |= voice.claim | voice.members
-    settled = [voice for voice in voices if not voice.members & contested]
-    open_ = [voice for voice in voices if voice.members & contested]
-    for voice in voices if silent else open_:
-        members = CpuSet.from_mask(voice.members)
-        voice.ids = {name for cpu in members if (name := ids.get(cpu)) is not None}
-    said = [(voice.members, voice.claim & ~silent.mask) for voice in open_]
+    for each in sets:
+        if each.claim & ~silent.mask != each.members:
+            contested |= each.claim | each.members
+    settled = [each for each in sets if not each.members & contested]
+    open_ = [each for each in sets if each.members & contested]
+    for each in sets if silent else open_:
+        members = CpuSet.from_mask(each.members)
+        each.ids = {name for cpu in members if (name := ids.get(cpu)) is not None}
+    reported = [(each.members, each.claim & ~silent.mask) for each in open_]
     groups = _merge(open_)
     found = {group.members for group in groups}
-    disputed = sum(members for members, claim in said if claim not in found)
+    disputed = sum(members for members, claim in reported if claim not in found)
     groups += settled
     _place_silent(silent, groups, ids)
     return Agreement(
@@ -101,43 +98,45 @@ def agree(claims: Mapping[int, CpuSet | None], ids: Mapping[int, Hashable | None
     )
 
 
-def _voices(claims: Mapping[int, CpuSet | None]) -> list[_Voice]:
-    """CPUs by claim, reduced to the CPUs that were asked."""
-    voices: dict[int, _Voice] = {}
+def _sibling_sets(claims: Mapping[int, CpuSet | None]) -> list[_SiblingSet]:
+    """CPUs by reported set, reduced to the CPUs of *claims*."""
+    sets: dict[int, _SiblingSet] = {}
     asked = 0
     for cpu, claim in claims.items():
         asked |= 1 << cpu
         if claim is not None:
-            voice = voices.get(claim.mask)
-            if voice is None:
-                voice = voices[claim.mask] = _Voice(claim.mask, 0, set())
-            voice.members |= 1 << cpu
-    for voice in voices.values():
-        voice.claim &= asked
-    return list(voices.values())
+            each = sets.get(claim.mask)
+            if each is None:
+                each = sets[claim.mask] = _SiblingSet(claim.mask, 0, set())
+            each.members |= 1 << cpu
+    for each in sets.values():
+        each.claim &= asked
+    return list(sets.values())
 
 
-def _merge(voices: list[_Voice]) -> list[_Voice]:
+def _merge(sets: list[_SiblingSet]) -> list[_SiblingSet]:
     """Merge until no two groups belong together."""
-    groups: list[_Voice] = []
-    for voice in voices:
+    groups: list[_SiblingSet] = []
+    for each in sets:
         apart = []
         for group in groups:
-            names, named = group.claim & voice.members, voice.claim & group.members
-            if (names and named) or ((names or named) and group.ids & voice.ids):
-                voice.claim |= group.claim
-                voice.members |= group.members
-                voice.ids |= group.ids
+            names, named = group.claim & each.members, each.claim & group.members
+            if (names and named) or ((names or named) and group.ids & each.ids):
+                each.claim |= group.claim
+                each.members |= group.members
+                each.ids |= group.ids
             else:
                 apart.append(group)
-        groups = [*apart, voice]
+        groups = [*apart, each]
     return groups
 
 
-def _place_silent(silent: CpuSet, groups: list[_Voice], ids: Mapping[int, Hashable | None]) -> None:
-    """Add CPUs that claim nothing to *groups*."""
-    by_id: dict[Hashable, _Voice] = {}
-    naming: dict[int, list[_Voice]] = {}
+def _place_silent(
+    silent: CpuSet, groups: list[_SiblingSet], ids: Mapping[int, Hashable | None]
+) -> None:
+    """Add CPUs without a report to *groups*."""
+    by_id: dict[Hashable, _SiblingSet] = {}
+    naming: dict[int, list[_SiblingSet]] = {}
     for group in groups:
         for name in group.ids:
             by_id.setdefault(name, group)
@@ -151,7 +150,7 @@ def _place_silent(silent: CpuSet, groups: list[_Voice], ids: Mapping[int, Hashab
         if candidates and not any(candidate is alike for candidate in candidates):
             home = candidates[0]
         if home is None:
-            home = _Voice(1 << cpu, 0, set())
+            home = _SiblingSet(1 << cpu, 0, set())
             groups.append(home)
             if name is not None:
                 by_id[name] = home

@@ -1,4 +1,4 @@
-"""PCI host bridges and what is local to them."""
+"""PCI host bridges and their local CPUs."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def read_pci_roots(
 def _places(reader: Reader) -> dict[str, str]:
     """Directories of the host bridges by name.
 
-    They lie directly under ``/sys/devices`` where firmware is ACPI, below a platform device with a
-    device tree, below a PCI device for Intel VMD.
+    They are directly below ``/sys/devices`` with ACPI, below a platform device with a device tree,
+    below a PCI device for Intel VMD.
     """
     places = {
         name: f"/sys/devices/{name}"
@@ -60,13 +60,13 @@ def _read_root(reader: Reader, place: str, online: CpuSet, nodes: list[NumaNode]
     if not local:
         home = next((each.cpus & online for each in nodes if each.id == node), online)
         if local is None:
-            reader.doubts.note(f"{bus}/cpulistaffinity", f"missing; assumed CPUs {home}")
+            reader.warn(f"{bus}/cpulistaffinity", f"missing; assumed CPUs {home}")
             local = home
     return PciRoot(name, node, local)
 
 
 def _device_node(reader: Reader, place: str, known: set[int]) -> int | None:
-    """The node of the bridge's devices; the bridge itself does not say."""
+    """The node of the bridge's devices; the bridge itself has no such file."""
     for name in reader.names(place):
         if _DEVICE.fullmatch(name):
             node = reader.number(f"{place}/{name}/numa_node")

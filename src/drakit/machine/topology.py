@@ -1,9 +1,9 @@
 """Cores, sockets, dies and clusters.
 
-What identifies each is the set of its CPUs (``core_cpus``, ``package_cpus``, ``die_cpus``,
-``cluster_cpus``; before Linux 5.3 ``thread_siblings`` and ``core_siblings``). Ids only break ties.
-Every CPU is asked for its core; everything above a core is asked of its lowest CPU alone, which keeps
-the number of files small: all threads of a core are in the same die, cluster and socket.
+Each is identified by the set of its CPUs (``core_cpus``, ``package_cpus``, ``die_cpus``,
+``cluster_cpus``; before Linux 5.3 ``thread_siblings`` and ``core_siblings``). Firmware ids repeat across
+sockets and only break ties. The core is read for every CPU; everything above a core only for its lowest
+CPU, because all threads of a core are in the same die, cluster and socket.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 
 from drakit.core.cpuset import CpuSet
 from drakit.machine.cpu_states import CPU
-from drakit.machine.identity import ranked
 from drakit.machine.kernel import CpuInfo
 from drakit.machine.partition import agree, agree_on_cores
 from drakit.machine.sysfs import Reader
 
 _UNKNOWN_CLUSTER = 65535
-"""arm64 says this for "no cluster" (-1 cut to 16 bits)."""
+"""arm64 reports this for "no cluster" (-1 cut to 16 bits)."""
 
 Names = tuple[tuple[str, str], ...]
 _CORE: Names = (("core_cpus_list", "core_cpus"), ("thread_siblings_list", "thread_siblings"))
@@ -30,7 +29,7 @@ _CLUSTER: Names = (("cluster_cpus_list", "cluster_cpus"),)
 
 @dataclass(frozen=True, slots=True)
 class RawIds:
-    """What firmware calls the parts a core belongs to; ``None`` where it does not say."""
+    """Firmware ids of the parts a core belongs to; ``None`` if unknown."""
 
     socket: int | None = None
     die: int | None = None
@@ -39,7 +38,7 @@ class RawIds:
 
 
 @dataclass(frozen=True, slots=True)
-class Topology:
+class MachineTopology:
     """Groups of online CPUs, each tuple ordered by lowest CPU; raw ids by the core's lowest CPU."""
 
     cores: tuple[CpuSet, ...] = ()
@@ -51,9 +50,20 @@ class Topology:
     """Cores by their lowest CPU."""
 
 
-def read_topology(reader: Reader, online: CpuSet, cpuinfo: CpuInfo) -> Topology:
+def ranked(groups: Iterable[CpuSet]) -> tuple[CpuSet, ...]:
+    """Distinct non-empty groups by lowest CPU; the position is the group's number on the machine."""
+    distinct = {group.mask: group for group in groups if group}
+    return tuple(sorted(distinct.values(), key=lambda group: (group.min(), group.mask)))
+
+
+def index_by_cpu(groups: Iterable[CpuSet]) -> dict[int, int]:
+    """The position of each CPU's group among the disjoint *groups*."""
+    return {cpu: index for index, group in enumerate(groups) for cpu in group}
+
+
+def read_topology(reader: Reader, online: CpuSet, cpuinfo: CpuInfo) -> MachineTopology:
     """The parts of the machine; every online CPU gets a core and a socket."""
-    survey = _Survey(reader, online, cpuinfo)
+    survey = _TopologyReader(reader, online, cpuinfo)
     cores = survey.cores()
     leaders = {core.min(): core for core in cores}
     raw = {leader: survey.raw_ids(leader) for leader in leaders}
@@ -63,11 +73,11 @@ def read_topology(reader: Reader, online: CpuSet, cpuinfo: CpuInfo) -> Topology:
     clusters = survey.inner(
         "cluster", _CLUSTER, leaders, {k: r.cluster for k, r in raw.items()}, socket_of
     )
-    return Topology(cores, sockets, dies, clusters, raw, leaders)
+    return MachineTopology(cores, sockets, dies, clusters, raw, leaders)
 
 
-class _Survey:
-    """Asks the CPUs, and remembers which spelling of a file name this kernel has."""
+class _TopologyReader:
+    """Reads the files of CPUs, and remembers the file names that this kernel has."""
 
     def __init__(self, reader: Reader, online: CpuSet, cpuinfo: CpuInfo) -> None:
         self._reader = reader
@@ -78,7 +88,7 @@ class _Survey:
     # -- files ------------------------------------------------------------------------------
 
     def _claim(self, cpu: int, names: Names) -> CpuSet | None:
-        """The set of online CPUs that *cpu* names, itself included, by the first file that does."""
+        """The set of online CPUs that *cpu* lists, itself included, from the first file that has it."""
         place = f"{CPU}/cpu{cpu}/topology/"
         start = self._first_choice.get(names, 0)
         wrong: list[str] = []
@@ -90,22 +100,21 @@ class _Survey:
                 continue
             if cpu in found:
                 self._first_choice.setdefault(names, choice)
-                self._doubt_others(cpu, wrong, f"{name} does and is believed")
+                self._warn_about(cpu, wrong, f"{name} is used")
                 return found if found <= self._online else found & self._online
             wrong.append(name)
-        self._doubt_others(cpu, wrong[:1], "not believed")
+        self._warn_about(cpu, wrong[:1], "ignored")
         return None
 
-    def _doubt_others(self, cpu: int, wrong: Iterable[str], outcome: str) -> None:
+    def _warn_about(self, cpu: int, wrong: Iterable[str], outcome: str) -> None:
         for name in wrong:
-            self._reader.doubts.note_cpu(
-                cpu, f"/topology/{name}", f"does not name the CPU itself; {outcome}"
-            )
+            reason = f"does not contain the CPU itself; {outcome}"
+            self._reader.warn_cpu(cpu, f"/topology/{name}", reason)
 
     def _claims(self, names: Names, ids: Mapping[int, Hashable | None]) -> dict[int, CpuSet | None]:
-        """What cores say about the part they belong to.
+        """The part that each core reports to belong to.
 
-        A core is not asked if an earlier one with the same id named it: two sources agree already.
+        A core is not read if an earlier one with the same id listed it: two sources agree already.
         """
         claims: dict[int, CpuSet | None] = {}
         heard: dict[Hashable, CpuSet] = {}
@@ -124,11 +133,9 @@ class _Survey:
         socket, core = self._id(place + "physical_package_id"), self._id(place + "core_id")
         cluster = _known(self._reader.optional_number(place, "cluster_id"))
         if socket is None or core is None:
-            told = self._info.ids(cpu)
-            socket, core = (
-                (told.socket if socket is None else socket),
-                (told.core if core is None else core),
-            )
+            info = self._info.ids(cpu)
+            socket = info.socket if socket is None else socket
+            core = info.core if core is None else core
         die = _known(self._reader.optional_number(place, "die_id"))
         return RawIds(socket, die, None if cluster == _UNKNOWN_CLUSTER else cluster, core)
 
@@ -145,9 +152,8 @@ class _Survey:
         if result is None or result.disputed:
             result = agree(claims, {cpu: self._core_name(cpu) for cpu in self._online})
         for cpu in unclear:
-            self._reader.doubts.note_cpu(
-                cpu, "/topology", "does not tell its core; derived from its siblings and ids"
-            )
+            reason = "does not identify its core; derived from its siblings and ids"
+            self._reader.warn_cpu(cpu, "/topology", reason)
         self._dispute(result.disputed, _CORE, "core")
         cores = result.groups
         if self._info.has_compute_units:
@@ -159,10 +165,10 @@ class _Survey:
         return None if ids.core is None else (ids.socket, ids.die, ids.core)
 
     def _split_unit(self, core: CpuSet) -> Iterable[CpuSet]:
-        """The cores of an AMD compute unit.
+        """The cores of an AMD compute unit (families 15h and 16h).
 
-        Families 15h and 16h list the two cores of a unit as threads of one core; their ``core_id``
-        tells them apart. They share the front end and L2, not the integer core.
+        They are listed as threads of one core but have different ``core_id``; they share the front end
+        and L2, not the integer core.
         """
         by_id: dict[int | None, list[int]] = {}
         for cpu in core:
@@ -172,31 +178,32 @@ class _Survey:
     def sockets(
         self, leaders: Mapping[int, CpuSet], raw: Mapping[int, RawIds]
     ) -> tuple[CpuSet, ...]:
-        """Sockets; CPUs that do not tell are all in one socket, unless their ids differ."""
+        """Sockets; CPUs without this file are all in one socket, unless their ids differ."""
         ids = {leader: raw[leader].socket for leader in leaders}
         claims = self._claims(_SOCKET, ids)
         unclear = [leader for leader, claim in claims.items() if claim is None]
         known = [name for name in ids.values() if name is not None]
         for leader in unclear:
-            self._reader.doubts.note_cpu(
-                leader, "/topology", "does not tell its socket; derived from ids and neighbors"
-            )
+            reason = "does not identify its socket; derived from ids and neighbors"
+            self._reader.warn_cpu(leader, "/topology", reason)
             if ids[leader] is None:
                 ids[leader] = min(known, default=0)
         result = agree_on_cores(claims, leaders, ids)
         self._dispute(result.disputed, _SOCKET, "socket")
-        self._doubt_equal_sockets(result.groups, raw)
+        self._warn_about_equal_sockets(result.groups, raw)
         return ranked(result.groups)
 
-    def _doubt_equal_sockets(self, sockets: Iterable[CpuSet], raw: Mapping[int, RawIds]) -> None:
+    def _warn_about_equal_sockets(
+        self, sockets: Iterable[CpuSet], raw: Mapping[int, RawIds]
+    ) -> None:
         """Two sockets with one id: seen where ``core_siblings`` stops at a NUMA node (Linux 3.10)."""
         seen: dict[int, CpuSet] = {}
         for socket in sockets if self._info.is_x86 else ():
             name = raw[socket.min()].socket
             if name is not None and seen.setdefault(name, socket) is not socket:
-                self._reader.doubts.note(
+                self._reader.warn(
                     f"{CPU}/cpu{socket.min()}/topology/physical_package_id",
-                    f"CPUs {seen[name]} and {socket} both say socket {name}, but do not name each "
+                    f"CPUs {seen[name]} and {socket} both report socket {name}, but do not list each "
                     "other; kept apart",
                 )
 
@@ -208,7 +215,7 @@ class _Survey:
         ids: Mapping[int, int | None],
         socket_of: Mapping[int, CpuSet],
     ) -> tuple[CpuSet, ...]:
-        """Dies or clusters: parts of a socket that exist only where they have an id."""
+        """Dies or clusters: parts of a socket that exist only if they have an id."""
         known = {leader: (socket_of[leader].min(), n) for leader, n in ids.items() if n is not None}
         claims = self._claims(names, known)
         for leader, claim in claims.items():
@@ -222,13 +229,11 @@ class _Survey:
     def _dispute(self, cpus: CpuSet, names: Names, what: str) -> None:
         choice = self._first_choice.get(names, 0)
         for cpu in cpus:
-            self._reader.doubts.note_cpu(
-                cpu,
-                f"/topology/{names[choice // 2][choice % 2]}",
-                f"contradicts what other CPUs say about this {what}; settled by majority and ids",
-            )
+            file = f"/topology/{names[choice // 2][choice % 2]}"
+            reason = f"contradicts other CPUs of this {what}; decided by majority and ids"
+            self._reader.warn_cpu(cpu, file, reason)
 
 
 def _known(value: int | None) -> int | None:
-    """An id; negative ones stand for "unknown"."""
+    """An id; negative ones mean "unknown"."""
     return None if value is None or value < 0 else value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from drakit.core.pods import Node
 from drakit.core.quantity import Quantity
@@ -134,7 +134,7 @@ def _request(node_devices: NodeDevices, variant: Variant, claim: str) -> Request
         names.append(f"{candidate.id.pool}/{candidate.id.device}")
     groups = tuple(Rejection(kind, text, tuple(names)) for (kind, text), names in rejected.items())
     wanted = None if variant.wants_all else variant.spec.count
-    amounts = variant.capacity.requests if variant.capacity else {}
+    amounts = variant.spec.capacity.requests if variant.spec.capacity else {}
     words = " and ".join(f"{amount} {key}" for key, amount in amounts.items())
     return RequestReport(claim, str(variant.name), wanted, tuple(suitable), groups, words)
 
@@ -222,14 +222,11 @@ def values_seen(expression: str, candidate: Candidate) -> list[str]:
             if attribute is not None:
                 found[name] = f"{name} = {shown_values(values_of(attribute))}"
         else:
-            capacity = _entry(candidate.device.capacity, driver, domain, name)
+            entries = candidate.device.capacity.items()
+            named = (c for key, c in entries if split_name(key, driver) == (domain, name))
+            capacity = next(named, None)
             found[name] = f"{name} = {capacity.value}" if capacity else f"no capacity {name}"
     return list(found.values())
-
-
-def _entry(entries: dict[str, Any], driver: str, domain: str, name: str) -> Any:
-    wanted = (domain, name)
-    return next((e for key, e in entries.items() if split_name(key, driver) == wanted), None)
 
 
 def _findings(
@@ -310,10 +307,7 @@ def _conflicts(cycle: SchedulingCycle, node_devices: NodeDevices) -> Iterator[st
                 f"{attribute}{': ' + groups if groups else ''}"
             )
     if not found:
-        yield (
-            "each request alone could be satisfied, but together they need more devices than the "
-            "node has"
-        )
+        yield "each request alone could be satisfied, but together they need more devices"
 
 
 def _groups(cycle: SchedulingCycle, node_devices: NodeDevices, attribute: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -125,11 +126,6 @@ class SchedulingCycle:
     """Why the pod cannot be scheduled on any node."""
     requested: dict[str, dict[str, Quantity]] = field(default_factory=dict)
 
-    @property
-    def allocated_claims(self) -> tuple[ResourceClaim, ...]:
-        """Claims of the pod that are already allocated."""
-        return tuple(c for c in self.claims if c.status.allocation is not None)
-
 
 def prepare(cluster: ClusterSnapshot, pod: Pod) -> SchedulingCycle:
     """Collect the inputs that all nodes share. Raises :class:`ClaimNotFoundError`."""
@@ -193,9 +189,7 @@ def choose(scheduling: SchedulingCycle, answers: tuple[NodeResult, ...]) -> Sche
 def _summary(answers: tuple[NodeResult, ...]) -> str:
     if not answers:
         return "there are no nodes"
-    reasons: dict[str, int] = {}
-    for answer in answers:
-        reasons[answer.reason] = reasons.get(answer.reason, 0) + 1
+    reasons = Counter(answer.reason for answer in answers)
     listed = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
     return f"0/{len(answers)} nodes are available: {listed}"
 
@@ -257,7 +251,7 @@ def _score(allocation: ClaimAllocation) -> int:
 def claims_allocated_elsewhere(scheduling: SchedulingCycle, node: Node) -> list[ResourceClaim]:
     """Claims of the pod that are already allocated, but not for *node*."""
     found = []
-    for claim in scheduling.allocated_claims:
+    for claim in scheduling.claims:
         allocation = claim.status.allocation
         selector = allocation.node_selector if allocation else None
         if selector is not None and not selector_matches(selector, node):

@@ -53,6 +53,11 @@ class PoolView:
         """Whether devices can be allocated from it."""
         return not self.incomplete and not self.invalid
 
+    @property
+    def has_binding_conditions(self) -> bool:
+        """Whether a device has binding conditions."""
+        return any(d.binding_conditions for entry in self.slices for d in entry.spec.devices)
+
 
 class SliceIndex:
     """All slices of a cluster, indexed by node and pool."""
@@ -91,7 +96,7 @@ class SliceIndex:
         pools = [self._build(pool, slices) for pool, slices in relevant.items()]
         found = [pool for pool in pools if pool is not None]
         # Pools with binding conditions come last, because their devices are not available at once.
-        return tuple(sorted(found, key=lambda pool: (_has_binding_conditions(pool), pool.id)))
+        return tuple(sorted(found, key=lambda pool: (pool.has_binding_conditions, pool.id)))
 
     def _supported(self, entry: ResourceSlice) -> bool:
         spec = entry.spec
@@ -214,7 +219,3 @@ def _unknown_counter(sets: dict[str, CounterSet], slices: list[ResourceSlice]) -
                     if counter not in known.counters:
                         return f"counter {counter} not found in counter set {known.name}"
     return ""
-
-
-def _has_binding_conditions(pool: PoolView) -> bool:
-    return any(device.binding_conditions for entry in pool.slices for device in entry.spec.devices)

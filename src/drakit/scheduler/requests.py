@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from drakit.core.objects import (
-    CapacityRequirements,
     DeviceClass,
     DeviceRequest,
     ExactRequest,
     ResourceClaim,
     SubRequest,
-    Toleration,
 )
 from drakit.scheduler.allocator.constraints import RequestName
 from drakit.scheduler.errors import FatalError
@@ -51,16 +49,6 @@ class Variant:
     def wants_all(self) -> bool:
         """Whether the request is for all matching devices."""
         return self.spec.allocation_mode == "All"
-
-    @property
-    def capacity(self) -> CapacityRequirements | None:
-        """The requested capacity of each device."""
-        return self.spec.capacity
-
-    @property
-    def tolerations(self) -> tuple[Toleration, ...]:
-        """The taints that the request tolerates."""
-        return self.spec.tolerations
 
 
 @dataclass(frozen=True, slots=True)

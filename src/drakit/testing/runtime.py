@@ -27,7 +27,7 @@ from typing import Self
 
 import msgspec
 
-from drakit.cgroups.tree import relative_path
+from drakit.cgroups.paths import relative_path
 from drakit.core.cpuset import CpuSet
 from drakit.testing.cdi import Catalog
 from drakit.testing.containers import FakeContainer

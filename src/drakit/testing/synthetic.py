@@ -1,8 +1,8 @@
-"""Machines that nobody built: any shape, as a :class:`Machine` or as a sysfs tree.
+"""Synthetic machines of any shape.
 
-Tests and benchmarks describe a machine as counts (:func:`build`) or, where the shape is irregular, as
-a list of cores (:func:`assemble`). ``drakit.testing.sysfs_writer.write_tree`` writes any machine as files, and
-``discover`` of these files gives an equal machine back.
+A machine is described by counts (:func:`build`) or, if its shape is irregular, by a list of cores
+(:func:`assemble`). :func:`drakit.testing.sysfs_writer.write_tree` writes any machine as files, and
+``discover`` of these files returns an equal machine.
 
 >>> build(sockets=2, cores=4, threads=2).sockets
 (CpuSet('0-3,8-11'), CpuSet('4-7,12-15'))
@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from drakit.core.cpuset import EMPTY, CpuSet
-from drakit.machine.identity import index_by_cpu, ranked
 from drakit.machine.model import (
     Cache,
     CgroupMode,
@@ -28,6 +27,7 @@ from drakit.machine.model import (
     NumaNode,
     PciRoot,
 )
+from drakit.machine.topology import index_by_cpu, ranked
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -41,7 +41,7 @@ MAX_CPUS: Final = 4096
 
 
 class Numbering(enum.Enum):
-    """In which order firmware hands out CPU numbers."""
+    """The order in which firmware numbers CPUs."""
 
     ADJACENT = "siblings adjacent"
     """0 and 1 are the two threads of one core (AMD desktop, POWER, Intel hybrid)."""
@@ -53,11 +53,11 @@ class Numbering(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class CoreSpec:
-    """One core: where it sits and what it is. Numbers are keys that tell the parts apart."""
+    """One core and the parts it belongs to; their numbers are arbitrary keys."""
 
     socket: int = 0
     die: int | None = 0
-    """Within the socket; ``None`` as on kernels that do not tell."""
+    """Within the socket; ``None`` as on kernels that do not report dies."""
     node: int = 0
     """The NUMA node id, on the machine."""
     llc: int = 0
@@ -73,24 +73,24 @@ class CoreSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSpec:
-    """What a NUMA node has except CPUs."""
+class NumaSpec:
+    """Memory and hugepages of a NUMA node."""
 
     memory_bytes: int = 16 * GIB
     memory_free_bytes: int | None = None
-    """Three quarters of what the hugepages leave, if not said."""
+    """Default: three quarters of the memory that is not in hugepages."""
     hugepages: tuple[HugepagePool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What is not topology: numbering, states of CPUs, kernel."""
+    """Everything except topology: numbering, states of CPUs, kernel."""
 
     numbering: Numbering = Numbering.SPREAD
     holes: CpuSet = EMPTY
-    """CPU numbers that do not exist: the ids are sparse."""
+    """CPU numbers that do not exist."""
     offline: CpuSet = EMPTY
-    """Present, but offline: the kernel then shows no topology of them."""
+    """Present, but offline: without topology."""
     isolated: CpuSet = EMPTY
     nohz_full: CpuSet = EMPTY
     possible_beyond: int = 0
@@ -116,7 +116,7 @@ def grid(
 ) -> list[CoreSpec]:
     """Cores of a regular machine: *dies* per socket, *nodes* per die, *llcs* per node, and so on.
 
-    ``cluster_cores`` groups that many neighboring cores of one cache into a cluster with its own L2.
+    *cluster_cores* neighboring cores of one cache form a cluster with its own L2.
     """
     specs: list[CoreSpec] = []
     for place in range(sockets * dies * nodes * llcs * cores):
@@ -143,36 +143,22 @@ def grid(
 
 def build(
     *,
-    sockets: int = 1,
-    dies: int = 1,
-    nodes: int = 1,
-    llcs: int = 1,
-    cores: int = 4,
-    threads: int = 2,
-    cluster_cores: int = 0,
     memory_per_node: int = 16 * GIB,
     hugepages: Sequence[HugepagePool] = (),
     memory_only_nodes: int = 0,
     surroundings: Surroundings | None = None,
     offline: CpuSet = EMPTY,
     isolated: CpuSet = EMPTY,
+    **counts: int,
 ) -> Machine:
-    """A regular machine: every count is per enclosing part (*cores* per last-level cache).
+    """A regular machine with the *counts* of :func:`grid`.
 
     Every node has *memory_per_node* and the same *hugepages*. Memory-only nodes get the next ids.
     *offline* and *isolated* are shorthands for those of *surroundings*.
     """
-    specs = grid(
-        sockets=sockets,
-        dies=dies,
-        nodes=nodes,
-        llcs=llcs,
-        cores=cores,
-        threads=threads,
-        cluster_cores=cluster_cores,
-    )
-    node_count = sockets * dies * nodes + memory_only_nodes
-    plain = NodeSpec(memory_bytes=memory_per_node, hugepages=tuple(hugepages))
+    specs = grid(**counts)
+    node_count = 1 + specs[-1].node + memory_only_nodes
+    plain = NumaSpec(memory_bytes=memory_per_node, hugepages=tuple(hugepages))
     around = surroundings or Surroundings(offline=offline, isolated=isolated)
     return assemble(specs, nodes=dict.fromkeys(range(node_count), plain), surroundings=around)
 
@@ -180,13 +166,13 @@ def build(
 def assemble(
     cores: Sequence[CoreSpec],
     *,
-    nodes: Mapping[int, NodeSpec] | None = None,
+    nodes: Mapping[int, NumaSpec] | None = None,
     surroundings: Surroundings | None = None,
 ) -> Machine:
-    """The machine made of *cores*; nodes not described in *nodes* get 16 GiB, without hugepages.
+    """The machine made of *cores*; nodes that are not in *nodes* have 16 GiB and no hugepages.
 
-    A node in *nodes* that no core names has memory only. Raises ``ValueError`` for a machine of
-    no CPU or of more than 4096, and for offline CPUs that do not exist or are all there are.
+    A node in *nodes* without cores has memory only. Raises ``ValueError`` for a machine of no CPU or of
+    more than 4096, and for offline CPUs that do not exist or are all CPUs.
     """
     around = surroundings or Surroundings()
     numbers = _number_threads(cores, around)
@@ -198,21 +184,12 @@ def assemble(
     caches = _caches(cores, threads_of, around.llc_bytes)
     described = dict(nodes or {})
     for core in cores:
-        described.setdefault(core.node, NodeSpec())
+        described.setdefault(core.node, NumaSpec())
     placed = {cpu: index for index, threads in enumerate(numbers) for cpu in threads}
     numa_nodes = _numa_nodes(cores, numbers, described, around)
     highest = present.max() + around.possible_beyond
     return Machine(
-        cpus=tuple(
-            _cpus(
-                cores,
-                threads_of,
-                placed=placed,
-                present=present,
-                caches=caches,
-                around=around,
-            )
-        ),
+        cpus=tuple(_cpus(cores, threads_of, placed=placed, caches=caches, around=around)),
         numa_nodes=numa_nodes,
         caches=caches,
         llcs=_last_levels(cores, threads_of, caches),
@@ -336,7 +313,6 @@ def _cpus(
     threads_of: Sequence[CpuSet],
     *,
     placed: Mapping[int, int],
-    present: CpuSet,
     caches: Sequence[Cache],
     around: Surroundings,
 ) -> Iterable[Cpu]:
@@ -348,28 +324,25 @@ def _cpus(
     core_sets = ranked(threads_of)
     core_of = index_by_cpu(core_sets)
     raw_core = _seats(core.socket for core in cores)
-    for cpu in present:
+    for cpu in sorted(placed):
         spec = cores[placed[cpu]]
-        isolated, full = cpu in around.isolated, cpu in around.nohz_full
+        offline = Cpu(
+            cpu, False, None, None, None, None, None, spec.node, CpuSet([cpu]),
+            isolated=cpu in around.isolated, nohz_full=cpu in around.nohz_full,
+        )  # fmt: skip
         if cpu in around.offline:
-            yield Cpu(
-                cpu, False, None, None, None, None, None, spec.node, CpuSet([cpu]),
-                isolated=isolated, nohz_full=full,
-            )  # fmt: skip
+            yield offline
             continue
-        yield Cpu(
-            id=cpu,
+        yield replace(
+            offline,
             online=True,
             socket=sockets[cpu],
             die=dies.get(cpu),
             cluster=clusters.get(cpu),
             core=core_of[cpu],
             llc=llc_of[cpu],
-            numa_node=spec.node,
             siblings=core_sets[core_of[cpu]],
             core_type=spec.kind,
-            isolated=isolated,
-            nohz_full=full,
             capacity=spec.capacity,
             max_frequency_khz=spec.max_frequency_khz,
             raw_socket=spec.socket,
@@ -386,7 +359,7 @@ def _cpus(
 def _numa_nodes(
     cores: Sequence[CoreSpec],
     numbers: Sequence[Sequence[int]],
-    described: Mapping[int, NodeSpec],
+    described: Mapping[int, NumaSpec],
     around: Surroundings,
 ) -> tuple[NumaNode, ...]:
     members: dict[int, list[int]] = {node: [] for node in described}
@@ -414,15 +387,13 @@ def _numa_nodes(
 
 
 def _distance(node: int, other: int, sockets: set[int], others: set[int]) -> int:
-    """Distances as real firmware gives them: 12 within a socket, 21 across, 17 to bare memory."""
+    """Distances as in real firmware: 12 within a socket, 21 across, 17 to memory-only nodes."""
     if node == other:
         return 10
-    if not sockets or not others:
-        return 17
-    return 12 if sockets & others else 21
+    return 17 if not sockets or not others else 12 if sockets & others else 21
 
 
-def _free_bytes(spec: NodeSpec) -> int:
+def _free_bytes(spec: NumaSpec) -> int:
     if spec.memory_free_bytes is not None:
         return spec.memory_free_bytes
     held = sum(pool.size_bytes * pool.total for pool in spec.hugepages)
@@ -435,76 +406,3 @@ def _pci_roots(nodes: Sequence[NumaNode], online: CpuSet, per_node: int) -> tupl
         PciRoot(f"pci0000:{place * 16:02x}", node.id, node.cpus & online)
         for place, node in enumerate(node for node in with_cpus for _ in range(per_node))
     )
-
-
-# -- shapes people know ---------------------------------------------------------------------------
-
-
-def hybrid_laptop() -> Machine:
-    """Intel hybrid: 6 P-cores with SMT, 8 E-cores in two clusters, 2 low-power E-cores without L3."""
-    fast = [
-        CoreSpec(cluster=i, threads=2, kind=CoreType.PERFORMANCE, max_frequency_khz=5_000_000)
-        for i in range(6)
-    ]
-    slow = [
-        CoreSpec(cluster=6 + i // 4, kind=CoreType.EFFICIENCY, max_frequency_khz=3_800_000)
-        for i in range(8)
-    ]
-    frugal = [
-        CoreSpec(
-            llc=1, llc_level=2, cluster=8, kind=CoreType.EFFICIENCY, max_frequency_khz=2_500_000
-        )
-        for _ in range(2)
-    ]
-    return assemble(
-        [*fast, *slow, *frugal], surroundings=Surroundings(numbering=Numbering.ADJACENT)
-    )
-
-
-def arm_big_little() -> Machine:
-    """Arm: 4 strong and 4 frugal cores that differ in ``cpu_capacity``."""
-    big = [
-        CoreSpec(die=None, cluster=0, kind=CoreType.PERFORMANCE, capacity=1024) for _ in range(4)
-    ]
-    little = [
-        CoreSpec(die=None, cluster=1, kind=CoreType.EFFICIENCY, capacity=446) for _ in range(4)
-    ]
-    return assemble([*little, *big], surroundings=Surroundings(architecture="aarch64"))
-
-
-def two_socket_server() -> Machine:
-    """Two sockets of 16 SMT cores, sub-NUMA pairs, hugepages, PCI roots: 64 CPUs."""
-    pools = (HugepagePool(2 * MIB, 1024, 512), HugepagePool(GIB, 4, 4))
-    return build(
-        sockets=2,
-        nodes=2,
-        cores=8,
-        memory_per_node=64 * GIB,
-        hugepages=pools,
-        surroundings=Surroundings(pci_roots_per_node=1),
-    )
-
-
-def chiplet_server() -> Machine:
-    """One socket of 16 chiplets with 8 SMT cores each, as large AMD servers: 256 CPUs, 16 L3s."""
-    return build(llcs=16, cores=8, threads=2, memory_per_node=512 * GIB)
-
-
-def power_server() -> Machine:
-    """POWER: two sockets, SMT8, sparse node ids, a memory-only node (a GPU's)."""
-    specs = grid(sockets=2, cores=6, threads=8)
-    return assemble(
-        [replace(core, node=core.node * 8) for core in specs],
-        nodes={255: NodeSpec(memory_bytes=16 * GIB)},
-        surroundings=Surroundings(numbering=Numbering.ADJACENT, architecture="ppc64le"),
-    )
-
-
-SHAPES: Final[Mapping[str, Callable[[], Machine]]] = {
-    "hybrid-laptop": hybrid_laptop,
-    "arm-big-little": arm_big_little,
-    "two-socket-server": two_socket_server,
-    "chiplet-server": chiplet_server,
-    "power-server": power_server,
-}
-"""Well-known shapes by name."""

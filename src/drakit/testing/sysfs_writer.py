@@ -1,14 +1,14 @@
-"""A machine written as files: the ``/sys`` and ``/proc`` a kernel would show for it.
+"""Writer of a machine as the files of ``/sys`` and ``/proc``.
 
-``discover`` of a written tree gives an equal machine back (its warnings aside), so a tree serves as
-test data, as input for other tools that read sysfs, and as a record of a node to look at elsewhere.
+``discover`` of a written tree returns an equal machine (except for warnings), so a tree serves as test
+data, as input for other tools that read sysfs, and as a record of a node.
 """
 
 from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 
 from drakit.core.cpuset import CpuSet
 from drakit.machine.model import Cache, Cgroups, CoreType, Cpu, Machine, NumaNode
@@ -18,17 +18,17 @@ _NODE = "sys/devices/system/node"
 
 
 class KernelEra(enum.Enum):
-    """Which generation of file names the tree has."""
+    """The generation of file names."""
 
     CURRENT = "current"
-    """All names of a kernel of today, old spellings included."""
+    """All names of a current kernel, including old spellings."""
     OLD = "old"
     """Before 2.6.27 or so: masks only, ``thread_siblings`` and ``core_siblings``; no dies, clusters,
     cache ids, no ``cpuN/nodeK``."""
 
 
-class _Tree:
-    """Collects files and writes each directory once."""
+class _FileTree:
+    """Writes files and creates each directory once."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -46,7 +46,7 @@ class _Tree:
         os.symlink(target, place)
 
     def both(self, cpus: CpuSet, mask_path: str, list_path: str) -> None:
-        """The two spellings of a set of CPUs."""
+        """A set of CPUs as mask and as list."""
         self.file(mask_path, cpus.to_mask_text())
         self.file(list_path, cpus)
 
@@ -58,14 +58,12 @@ class _Tree:
 
 
 def write_tree(machine: Machine, root: str, era: KernelEra = KernelEra.CURRENT) -> None:
-    """Write ``<root>/sys`` and ``<root>/proc`` of *machine*.
+    """Write ``<root>/sys`` and ``<root>/proc`` of *machine*. Raises ``OSError``.
 
-    Raises ``OSError`` when the place cannot be written. An :attr:`KernelEra.OLD` tree leaves out what
-    such kernels did not tell; discovering it gives a machine without these facts.
+    A tree of :attr:`KernelEra.OLD` lacks the files that such kernels did not have.
     """
-    tree = _Tree(root)
+    tree = _FileTree(root)
     _write_states(tree, machine, era)
-    groups = _Groups(machine)
     caches: dict[int, list[Cache]] = {}
     for cache in machine.caches:
         for number in cache.cpus:
@@ -73,9 +71,9 @@ def write_tree(machine: Machine, root: str, era: KernelEra = KernelEra.CURRENT) 
     for cpu in machine.cpus:
         _write_cpu(tree, cpu, era)
         if cpu.core is not None:
-            _write_topology(tree, cpu, groups, era)
+            _write_topology(tree, cpu, machine, era)
             _write_caches(tree, cpu.id, caches.get(cpu.id, ()), era)
-    _write_core_kinds(tree, machine)
+    _write_core_types(tree, machine)
     for node in machine.numa_nodes:
         _write_node(tree, node, machine)
     _write_node_lists(tree, machine)
@@ -84,25 +82,7 @@ def write_tree(machine: Machine, root: str, era: KernelEra = KernelEra.CURRENT) 
     _write_cgroups(tree, machine.cgroups)
 
 
-class _Groups:
-    """Online CPUs of every socket, die and cluster, by identity."""
-
-    def __init__(self, machine: Machine) -> None:
-        self.socket = self._of(machine, lambda cpu: cpu.socket)
-        self.die = self._of(machine, lambda cpu: cpu.die)
-        self.cluster = self._of(machine, lambda cpu: cpu.cluster)
-
-    @staticmethod
-    def _of(machine: Machine, key: Callable[[Cpu], int | None]) -> Mapping[int, CpuSet]:
-        masks: dict[int, int] = {}
-        for cpu in machine.cpus:
-            index = key(cpu)
-            if index is not None:
-                masks[index] = masks.get(index, 0) | 1 << cpu.id
-        return {index: CpuSet.from_mask(mask) for index, mask in masks.items()}
-
-
-def _write_states(tree: _Tree, machine: Machine, era: KernelEra) -> None:
+def _write_states(tree: _FileTree, machine: Machine, era: KernelEra) -> None:
     if era is KernelEra.OLD:
         return
     tree.file(f"{_CPU}/possible", machine.possible)
@@ -114,7 +94,7 @@ def _write_states(tree: _Tree, machine: Machine, era: KernelEra) -> None:
     tree.file(f"{_CPU}/smt/active", int(machine.smt_active))
 
 
-def _write_cpu(tree: _Tree, cpu: Cpu, era: KernelEra) -> None:
+def _write_cpu(tree: _FileTree, cpu: Cpu, era: KernelEra) -> None:
     place = f"{_CPU}/cpu{cpu.id}"
     tree.file(f"{place}/online", int(cpu.online))
     if era is KernelEra.CURRENT and cpu.numa_node is not None:
@@ -125,9 +105,9 @@ def _write_cpu(tree: _Tree, cpu: Cpu, era: KernelEra) -> None:
         tree.file(f"{place}/cpufreq/cpuinfo_max_freq", cpu.max_frequency_khz)
 
 
-def _write_topology(tree: _Tree, cpu: Cpu, groups: _Groups, era: KernelEra) -> None:
+def _write_topology(tree: _FileTree, cpu: Cpu, machine: Machine, era: KernelEra) -> None:
     place = f"{_CPU}/cpu{cpu.id}/topology"
-    socket = groups.socket.get(-1 if cpu.socket is None else cpu.socket, cpu.siblings)
+    socket = cpu.siblings if cpu.socket is None else machine.sockets[cpu.socket]
     tree.file(f"{place}/core_id", _id(cpu.raw_core))
     tree.file(f"{place}/physical_package_id", _id(cpu.raw_socket))
     if era is KernelEra.OLD:
@@ -143,19 +123,19 @@ def _write_topology(tree: _Tree, cpu: Cpu, groups: _Groups, era: KernelEra) -> N
         tree.both(cpus, f"{place}/{name}", f"{place}/{name}_list")
     if cpu.die is not None:
         tree.file(f"{place}/die_id", _id(cpu.raw_die))
-        tree.both(groups.die[cpu.die], f"{place}/die_cpus", f"{place}/die_cpus_list")
+        tree.both(machine.dies[cpu.die], f"{place}/die_cpus", f"{place}/die_cpus_list")
     if cpu.cluster is not None:
         tree.file(f"{place}/cluster_id", _id(cpu.raw_cluster))
-        cluster = groups.cluster[cpu.cluster]
+        cluster = machine.clusters[cpu.cluster]
         tree.both(cluster, f"{place}/cluster_cpus", f"{place}/cluster_cpus_list")
 
 
 def _id(raw: int | None) -> int:
-    """How the kernel spells an id that firmware does not give."""
+    """An id as the kernel reports it; -1 if firmware has none."""
     return -1 if raw is None else raw
 
 
-def _write_caches(tree: _Tree, cpu: int, caches: Iterable[Cache], era: KernelEra) -> None:
+def _write_caches(tree: _FileTree, cpu: int, caches: Iterable[Cache], era: KernelEra) -> None:
     for index, cache in enumerate(caches):
         place = f"{_CPU}/cpu{cpu}/cache/index{index}"
         tree.file(f"{place}/level", cache.level)
@@ -169,13 +149,13 @@ def _write_caches(tree: _Tree, cpu: int, caches: Iterable[Cache], era: KernelEra
                 tree.file(f"{place}/id", cache.raw_id)
 
 
-def _write_core_kinds(tree: _Tree, machine: Machine) -> None:
-    """PMU devices ``cpu_core`` and ``cpu_atom``, where capacities do not tell the kinds apart.
+def _write_core_types(tree: _FileTree, machine: Machine) -> None:
+    """PMU devices ``cpu_core`` and ``cpu_atom``, if capacities do not distinguish core types.
 
-    On x86 they are written in any case: with SMT its kernels give all kinds the same capacity.
+    On x86 they are always written: with SMT its kernels report the same capacity for all types.
     """
-    told = any(cpu.capacity is not None for cpu in machine.cpus)
-    if told and machine.architecture not in ("x86_64", "i686"):
+    distinct = any(cpu.capacity is not None for cpu in machine.cpus)
+    if distinct and machine.architecture not in ("x86_64", "i686"):
         return
     for kind, device in ((CoreType.PERFORMANCE, "cpu_core"), (CoreType.EFFICIENCY, "cpu_atom")):
         cpus = CpuSet(cpu.id for cpu in machine.cpus if cpu.core_type is kind)
@@ -183,7 +163,7 @@ def _write_core_kinds(tree: _Tree, machine: Machine) -> None:
             tree.file(f"sys/devices/{device}/cpus", cpus)
 
 
-def _write_node(tree: _Tree, node: NumaNode, machine: Machine) -> None:
+def _write_node(tree: _FileTree, node: NumaNode, machine: Machine) -> None:
     place = f"{_NODE}/node{node.id}"
     tree.both(node.cpus & machine.online, f"{place}/cpumap", f"{place}/cpulist")
     ordered = sorted(other.id for other in machine.numa_nodes)
@@ -199,7 +179,7 @@ def _write_node(tree: _Tree, node: NumaNode, machine: Machine) -> None:
         tree.file(f"{pages}/surplus_hugepages", pool.surplus)
 
 
-def _write_node_lists(tree: _Tree, machine: Machine) -> None:
+def _write_node_lists(tree: _FileTree, machine: Machine) -> None:
     nodes = machine.numa_nodes
     ids = CpuSet(node.id for node in nodes)
     tree.file(f"{_NODE}/possible", ids)
@@ -208,7 +188,7 @@ def _write_node_lists(tree: _Tree, machine: Machine) -> None:
     tree.file(f"{_NODE}/has_memory", CpuSet(node.id for node in nodes if node.memory_bytes))
 
 
-def _write_pci(tree: _Tree, machine: Machine) -> None:
+def _write_pci(tree: _FileTree, machine: Machine) -> None:
     for root in machine.pci_roots:
         bus = root.name.removeprefix("pci")
         place = f"sys/devices/{root.name}"
@@ -219,7 +199,7 @@ def _write_pci(tree: _Tree, machine: Machine) -> None:
         tree.file(f"{device}/local_cpulist", root.local_cpus)
 
 
-def _write_proc(tree: _Tree, machine: Machine) -> None:
+def _write_proc(tree: _FileTree, machine: Machine) -> None:
     tree.file("proc/sys/kernel/osrelease", machine.kernel_release)
     tree.file("proc/sys/kernel/arch", machine.architecture)
     tree.file("proc/version", f"Linux version {machine.kernel_release} (drakit synthetic machine)")
@@ -229,7 +209,7 @@ def _write_proc(tree: _Tree, machine: Machine) -> None:
     tree.file("proc/meminfo", f"MemTotal: {total // 1024} kB\nMemFree: {free // 1024} kB")
 
 
-def _write_cgroups(tree: _Tree, cgroups: Cgroups) -> None:
+def _write_cgroups(tree: _FileTree, cgroups: Cgroups) -> None:
     """``/proc/self/mountinfo`` as mounted, and the controllers of the v2 root."""
     lines = ["22 1 0:20 / /proc rw,relatime shared:1 - proc proc rw"]
     if cgroups.v2_mount is not None:

@@ -13,7 +13,7 @@ import pytest
 
 from drakit.core.bootrecord import boot_id
 from drakit.core.cpuset import CpuSet
-from drakit.kit.claims import checkpoint as checkpoint
+from drakit.kit.claims import checkpoint
 from drakit.kit.claims.exclusion import exclude_other_drivers
 from drakit.kit.config.options import HostOptions
 from drakit.kit.driver import PreparedClaim, PreparedDevice

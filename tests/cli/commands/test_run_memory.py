@@ -37,7 +37,7 @@ from drakit.local.local_drivers import (
     driver_for,
     simple_claim,
 )
-from drakit.local.node import DoesNotFit, LocalNode, fresh_claim
+from drakit.local.node import DoesNotFitError, LocalNode, fresh_claim
 from drakit.machine.model import HugepagePool, Machine
 from drakit.testing.synthetic import build
 
@@ -105,7 +105,7 @@ async def test_no_node_is_over_committed_in_any_kind_at_any_moment(
         if wanted:
             try:
                 held += await node.take([fresh_claim(amounts_claim(wanted))])
-            except (DoesNotFit, RejectedError):
+            except (DoesNotFitError, RejectedError):
                 rejected += 1
         prepared_claims = await node.look()
         for key, limit in driver.offer().limits.items():
@@ -122,11 +122,11 @@ async def test_both_drivers_share_the_cpus_of_one_checkpoint(tmp_path: Path) -> 
     _, memory = memory_node(tmp_path)
     cpu = LocalNode(cpu_driver(CpuConfig(min_shared_cpus=0), machine()), str(tmp_path))
     (first,) = await cpu.take([fresh_claim(simple_claim(2))])
-    with pytest.raises(DoesNotFit):
+    with pytest.raises(DoesNotFitError):
         await memory.take([fresh_claim(amounts_claim(amounts(cpu="2"))) for _ in range(2)])
     (second,) = await memory.take([fresh_claim(amounts_claim(amounts(cpu="2", memory="1Gi")))])
     assert first.entry.exclusive("cpu").isdisjoint(second.entry.exclusive("cpu"))
-    with pytest.raises(DoesNotFit):
+    with pytest.raises(DoesNotFitError):
         await cpu.take([fresh_claim(simple_claim(1))])
     await memory.release(second)
     (third,) = await cpu.take([fresh_claim(simple_claim(2))])
@@ -139,7 +139,7 @@ async def test_another_grouping_sees_the_same_memory(tmp_path: Path) -> None:
     config = CpuMemConfig(reserved_memory="", min_shared_cpus=0, group_by="machine")
     whole = LocalNode(cpumem_driver(config, machine()), str(tmp_path))
     (most,) = await whole.take([fresh_claim(amounts_claim(amounts(memory="7Gi")))])
-    with pytest.raises(DoesNotFit):
+    with pytest.raises(DoesNotFitError):
         await by_node.take([fresh_claim(amounts_claim(amounts(memory="2Gi")))])
     (rest,) = await by_node.take([fresh_claim(amounts_claim(amounts(memory="1Gi")))])
     for one in (most, rest):
@@ -197,13 +197,14 @@ def fake_cgroups(root: Path, monkeypatch: pytest.MonkeyPatch, controllers: str) 
     monkeypatch.setattr(confine, "own_cgroup", lambda: "/a.slice/b.scope")
     make = os.mkdir
 
-    def mkdir(path: str) -> None:
-        make(path)
+    def mkdir(name: str, *, dir_fd: int) -> None:
+        make(name, dir_fd=dir_fd)
+        path = root / "a.slice" / name
         files = ["cpuset.cpus", "cpuset.mems", "cpuset.cpus.effective"]
         files += ["memory.min", "memory.max"] if "memory" in controllers else []
         files += ["hugetlb.2MB.max"] if "hugetlb" in controllers else []
-        for name in files:
-            (Path(path) / name).write_text("2-3" if name == "cpuset.cpus.effective" else "")
+        for file in files:
+            (path / file).write_text("2-3" if file == "cpuset.cpus.effective" else "")
 
     monkeypatch.setattr("os.mkdir", mkdir)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from drakit.machine.model import HugepagePool, Machine
-from drakit.testing.synthetic import CoreSpec, NodeSpec, assemble
+from drakit.testing.synthetic import CoreSpec, NumaSpec, assemble
 from tests.drivers.cpumem.amounts import GI, MI
 
 SIZES = (64 << 10, 2 * MI, 32 * MI, GI)
@@ -26,7 +26,7 @@ def servers(draw: st.DrawFn) -> Machine:
 
 
 @st.composite
-def _node(draw: st.DrawFn) -> NodeSpec:
+def _node(draw: st.DrawFn) -> NumaSpec:
     memory = draw(st.sampled_from([GI, 4 * GI, 4 * GI + 3 * MI, 16 * GI]))
     sizes = draw(st.lists(st.sampled_from(SIZES), max_size=3, unique=True))
     pools, left = [], memory
@@ -36,4 +36,4 @@ def _node(draw: st.DrawFn) -> NodeSpec:
         surplus = draw(st.integers(0, total // 4))
         free = draw(st.integers(surplus, total))
         pools.append(HugepagePool(size, total, free - surplus, surplus))
-    return NodeSpec(memory_bytes=memory, hugepages=tuple(pools))
+    return NumaSpec(memory_bytes=memory, hugepages=tuple(pools))

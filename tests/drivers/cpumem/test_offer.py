@@ -15,9 +15,10 @@ from drakit.drivers.cpumem.kinds import CPU
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.kit.slices.limits import check_offer
 from drakit.machine.model import Machine
-from drakit.testing.synthetic import build, power_server
+from drakit.testing.synthetic import build
 from tests.drivers.cpu.machines import CROSSED, NESTED, machines
 from tests.drivers.cpumem.amounts import GI, NODE, SERVER, capacities, driver, pool
+from tests.machine.shapes import power_server
 
 GROUPINGS = ("numanode", "socket", "machine")
 LAYOUTS = ("combined", "split")

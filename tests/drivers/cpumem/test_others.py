@@ -31,6 +31,7 @@ def _machine() -> Machine:
 
 def usage(root: Path, cgroup: str, pages: int) -> None:
     (root / cgroup).mkdir(parents=True)
+    (root / "cgroup.controllers").write_text("hugetlb\n")
     text = f"total={pages * 2 * MI} N0={pages * 2 * MI}\n"
     (root / cgroup / "hugetlb.2MB.numa_stat").write_text(text)
 

@@ -16,12 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drakit.cgroups.tree import CgroupTree, same_value
+from drakit.cgroups.tree import CgroupTree
+from drakit.cgroups.values import same_value
 from drakit.core.cpuset import CpuSet
 from drakit.drivers.cpumem.driver import cpumem_driver
-from drakit.drivers.cpumem.qos.keeping import Keeper
 from drakit.drivers.cpumem.qos.reconciler import QosReconciler
-from drakit.drivers.cpumem.qos.record import FileKey, Record
+from drakit.drivers.cpumem.qos.record import CgroupRecord, FileKey
+from drakit.drivers.cpumem.qos.writer import CgroupWriter
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.drivers.models.memory_policy import MemoryQosPolicy
 from drakit.kit.claims import cdi_names as names
@@ -242,11 +243,11 @@ class _Pods:
 
     def __init__(self, root: Path) -> None:
         self.tree = Tree(str(root / "cgroup"))
-        self.record = Record(str(root / "qos.json"), "boot")
+        self.record = CgroupRecord(str(root / "qos.json"), "boot")
         self.now = 1000.0
-        keeper = Keeper(self.tree.root, self.record, clock=lambda: self.now)
+        writer = CgroupWriter(self.tree.root, self.record, clock=lambda: self.now)
         self.reconciler = QosReconciler(
-            self.tree.root, keeper, lambda _: MemoryQosPolicy(), clock=lambda: self.now
+            self.tree.root, writer, lambda _: MemoryQosPolicy(), clock=lambda: self.now
         )
         self.pods, entries = [], []
         for number, (uid, path) in enumerate(PLACES.items()):
@@ -278,7 +279,7 @@ class _Named:
 _DRIVER: Driver = _Named()  # type: ignore[assignment]
 
 
-def owned(record: Record) -> dict[FileKey, str]:
+def owned(record: CgroupRecord) -> dict[FileKey, str]:
     return {kept.key: kept.value for kept in record}
 
 

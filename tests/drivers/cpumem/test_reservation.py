@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from drakit.drivers.cpumem.kinds import MEMORY, hugepages
 from drakit.drivers.cpumem.reservation import Reservation
-from drakit.testing.synthetic import NodeSpec, assemble, build, grid
+from drakit.testing.synthetic import NumaSpec, assemble, build, grid
 from tests.drivers.cpumem.amounts import GI, MI, SERVER, pool
 
 SMALL = hugepages(2 * MI)
@@ -36,7 +36,7 @@ def test_a_total_of_hugepages_is_shared_in_whole_pages():
 
 
 def test_a_small_node_passes_its_share_on():
-    nodes = {0: NodeSpec(memory_bytes=256 * MI), 1: NodeSpec(memory_bytes=8 * GI)}
+    nodes = {0: NumaSpec(memory_bytes=256 * MI), 1: NumaSpec(memory_bytes=8 * GI)}
     machine = assemble(grid(sockets=2, cores=1), nodes=nodes)
     reserved = Reservation.parse("2Gi").on(machine)
     assert reserved == {0: {MEMORY: 256 * MI}, 1: {MEMORY: 1792 * MI}}

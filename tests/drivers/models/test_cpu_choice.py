@@ -17,15 +17,9 @@ from drakit.drivers.models.cpu_policy import CorePlacement, CpuPolicy, Distribut
 from drakit.drivers.models.cpu_topology import CpuTopology
 from drakit.kit.driver import RejectedError
 from drakit.machine.model import Machine
-from drakit.testing.synthetic import (
-    CoreSpec,
-    Numbering,
-    Surroundings,
-    assemble,
-    build,
-    power_server,
-)
+from drakit.testing.synthetic import CoreSpec, Numbering, Surroundings, assemble, build
 from tests.drivers.cpu.machines import CROSSED, NESTED, large_machines, machines, subset
+from tests.machine.shapes import power_server
 
 PLAIN = CpuPolicy()
 SPREAD = CpuPolicy(placement=CorePlacement.SPREAD)

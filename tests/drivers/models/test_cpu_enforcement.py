@@ -6,7 +6,7 @@ import pytest
 
 from drakit.core.cpuset import CpuSet
 from drakit.kit.driver import PreparedClaim, PreparedClaims, RejectedError
-from drakit.testing.synthetic import CoreSpec, NodeSpec, Numbering, Surroundings, assemble, build
+from drakit.testing.synthetic import CoreSpec, NumaSpec, Numbering, Surroundings, assemble, build
 from tests.drivers.cpu.claims import (
     Node,
     amount,
@@ -54,7 +54,7 @@ def test_w18_memory_comes_from_the_cpus_nodes_unless_told():
 def test_w18_a_node_without_memory_borrows_from_its_nearest():
     machine = assemble(
         [CoreSpec(node=0), CoreSpec(node=1), CoreSpec(node=2)],
-        nodes={1: NodeSpec(memory_bytes=0)},
+        nodes={1: NumaSpec(memory_bytes=0)},
         surroundings=Surroundings(distances={(1, 0): 30, (1, 2): 20}),
     )
     node = Node(driver(machine))
@@ -63,7 +63,7 @@ def test_w18_a_node_without_memory_borrows_from_its_nearest():
 
 
 def test_memory_is_left_alone_where_no_node_is_known_to_have_any():
-    machine = assemble([CoreSpec(), CoreSpec()], nodes={0: NodeSpec(memory_bytes=0)})
+    machine = assemble([CoreSpec(), CoreSpec()], nodes={0: NumaSpec(memory_bytes=0)})
     node = Node(driver(machine))
     entry = node.prepare(claim(amount("cpudevnuma000", 1)))
     assert node.driver.enforce(container(entry), node.prepared_claims).mems is None

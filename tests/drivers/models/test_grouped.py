@@ -10,14 +10,7 @@ from drakit.core.cpuset import CpuSet
 from drakit.core.objects import Device, to_builtins
 from drakit.kit.driver import AllocatedDevice, PreparedClaims, RejectedError
 from drakit.machine.model import Machine
-from drakit.testing.synthetic import (
-    CoreSpec,
-    Numbering,
-    Surroundings,
-    assemble,
-    build,
-    power_server,
-)
+from drakit.testing.synthetic import CoreSpec, Numbering, Surroundings, assemble, build
 from tests.drivers.cpu.claims import (
     NODE,
     Node,
@@ -29,6 +22,7 @@ from tests.drivers.cpu.claims import (
     prepared_claims_of,
 )
 from tests.drivers.cpu.machines import CROSSED, NESTED, machines, subset
+from tests.machine.shapes import power_server
 
 ADJACENT = Surroundings(numbering=Numbering.ADJACENT)
 SERVER = build(sockets=2, nodes=2, cores=4, threads=2, surroundings=ADJACENT)  # 4 nodes of 8 CPUs

@@ -13,14 +13,7 @@ from drakit.core.objects import Device, to_builtins
 from drakit.drivers.models.individual import IndividualCpus
 from drakit.kit.driver import PreparedClaims, RejectedError
 from drakit.machine.model import Machine
-from drakit.testing.synthetic import (
-    CoreSpec,
-    Numbering,
-    Surroundings,
-    assemble,
-    build,
-    hybrid_laptop,
-)
+from drakit.testing.synthetic import CoreSpec, Numbering, Surroundings, assemble, build
 from tests.drivers.cpu.claims import (
     Node,
     claim,
@@ -31,6 +24,7 @@ from tests.drivers.cpu.claims import (
     single,
 )
 from tests.drivers.cpu.machines import machines, subset
+from tests.machine.shapes import hybrid_laptop
 
 ADJACENT = Surroundings(numbering=Numbering.ADJACENT)
 

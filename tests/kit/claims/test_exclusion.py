@@ -60,7 +60,7 @@ def test_the_second_instance_keeps_the_rival_off_when_the_first_ends(options: Ho
             serve(options, "two", "one")
 
 
-def test_who_has_no_rivals_is_nobody_s_rival(options: HostOptions):
+def test_a_driver_without_conflicts_excludes_nobody(options: HostOptions):
     """A driver that leaves the CPUs to another serves beside it."""
     with exclude_other_drivers(options, "one", ()):
         assert not os.path.exists(os.path.join(options.plugin_dir("one"), LOCK))
@@ -76,7 +76,7 @@ def test_a_rejected_start_leaves_no_lock(options: HostOptions):
 def test_claims_that_a_rival_left_are_respected(options: HostOptions):
     leave_claim(options, "one", boot=boot_id(), exclusive=True)
     with pytest.raises(
-        ConflictingDriverError, match="1 claims of the driver one still hold things"
+        ConflictingDriverError, match="1 claims of the driver one still hold resources"
     ):
         serve(options, "two", "one")
 
@@ -154,7 +154,7 @@ def test_a_checkpoint_that_cannot_be_seen_from_here_may_hold_anything(
     options: HostOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     serve(elsewhere(options, tmp_path / "not-mounted-here"), "one", "two")
-    with pytest.raises(ConflictingDriverError, match=r"cannot be seen from here.*remove .*ledgers"):
+    with pytest.raises(ConflictingDriverError, match=r"not accessible here.*remove .*ledgers"):
         serve(options, "two", "one")
     monkeypatch.setattr(rivals, "boot_id", lambda: "after a restart of the node")
     serve(options, "two", "one")

@@ -49,10 +49,10 @@ def run(options: argparse.Namespace) -> int:
         _local_claim(stage)
         asyncio.run(_simulated_node(stage))
     except DemoError as error:
-        stage.say(f"\nA check failed: {error}", BOLD)
+        stage.print(f"\nA check failed: {error}", BOLD)
         return 1
-    stage.say(f"\nAll {stage.checks} checks passed in {time.monotonic() - begin:.0f} s.", BOLD)
-    stage.say("Next: README.md explains how to install a driver or write your own.")
+    stage.print(f"\nAll {stage.checks} checks passed in {time.monotonic() - begin:.0f} s.", BOLD)
+    stage.print("Next: README.md explains how to install a driver or write your own.")
     return 0
 
 
@@ -64,27 +64,27 @@ class Stage:
         self.checks = 0
         self._paused = paused
 
-    def say(self, text: str, style: str = "") -> None:
+    def print(self, text: str, style: str = "") -> None:
         """Print a text."""
         print(self.terminal.paint(text, style), flush=True)
 
     def act(self, title: str) -> None:
         """Print the title of a part."""
         rule = "═" if self.terminal.unicode else "="
-        self.say(
+        self.print(
             f"\n{rule * 3} {title} {rule * max(3, self.terminal.width - len(title) - 5)}", BOLD
         )
 
     def step(self, text: str) -> None:
         """Print the title of a step."""
-        self.say(f"\n{'▸' if self.terminal.unicode else '>'} {text}", BOLD)
+        self.print(f"\n{'▸' if self.terminal.unicode else '>'} {text}", BOLD)
 
     def check(self, what: str, holds: bool) -> None:
         """Print a fact; raises :class:`DemoError` if it does not hold."""
         self.checks += 1
         if not holds:
             raise DemoError(what)
-        self.say(f"  {'✓' if self.terminal.unicode else 'ok:'} {what}")
+        self.print(f"  {'✓' if self.terminal.unicode else 'ok:'} {what}")
 
     def show(self, picture: str) -> None:
         """Print a drawing."""
@@ -100,7 +100,7 @@ class Stage:
 def _this_machine(stage: Stage) -> None:
     stage.act("1  This machine")
     machine = discover("/")
-    stage.say(" · ".join(summary(machine)))
+    stage.print(" · ".join(summary(machine)))
     stage.show(draw(machine, terminal=stage.terminal))
     placed = CpuSet(cpu.id for cpu in machine.cpus if cpu.core is not None)
     stage.check("every online CPU belongs to a core", machine.online <= placed)
@@ -110,13 +110,13 @@ def _this_machine(stage: Stage) -> None:
 def _local_claim(stage: Stage) -> None:
     stage.act("2  A command with a claim on this machine, without a cluster")
     if len(os.sched_getaffinity(0)) < 2:
-        stage.say("Skipped: this process can use only one CPU, and a claim would leave no other.")
+        stage.print("Skipped: this process can use only one CPU, and a claim would leave no other.")
         return
     with tempfile.TemporaryDirectory(prefix="drakit-demo-") as state:
         grep = ["--", "grep", "Cpus_allowed_list", "/proc/self/status"]
         stage.step(" ".join(["drakit run --cpus 1", *grep]))
         done = _drakit("run", "--cpus", "1", f"--state-dir={state}", *grep)
-        stage.say("  " + (done.stderr + done.stdout).strip().replace("\n", "\n  "), DIM)
+        stage.print("  " + (done.stderr + done.stdout).strip().replace("\n", "\n  "), DIM)
         allowed = CpuSet.parse(done.stdout.partition(":")[2]) if done.stdout else CpuSet()
         stage.check(f"the kernel confines it to one CPU ({allowed})", len(allowed) == 1)
         listing = _drakit("ps", "--output", "json", f"--state-dir={state}")
@@ -131,7 +131,7 @@ def _drakit(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 async def _simulated_node(stage: Stage) -> None:
     stage.act("3  A node with 64 CPUs (simulated), served by the real driver")
-    stage.say(
+    stage.print(
         "The machine, the kubelet, the container runtime and the API server are fakes of drakit.testing;\n"
         "dra-driver-cpu is the real program, and the scheduler is drakit's model of kube-scheduler."
     )
@@ -184,7 +184,7 @@ async def _too_much(node: DemoNode, stage: Stage) -> None:
     explanation = node.explain("greedy", 40)
     for line in explanation:
         for part in wrap(line, stage.terminal.width - 4):
-            stage.say(f"    {part}")
+            stage.print(f"    {part}")
     stage.check("the explanation states what is missing and what would help", len(explanation) >= 2)
 
 
@@ -192,7 +192,7 @@ async def _killed(node: DemoNode, stage: Stage) -> None:
     stage.step("The driver is killed (kill -9). A pod starts meanwhile; then the driver restarts.")
     await node.kill_driver()
     await node.start_pod("meanwhile")
-    stage.say(
+    stage.print(
         f"    'meanwhile' runs unconfined: cpuset {str(node.cpus_of('meanwhile')) or '(any)'}", DIM
     )
     await node.start_driver()

@@ -201,7 +201,7 @@ def _waiting_lines(result: dict[str, Any]) -> Iterator[str]:
     for condition, message in result["failed"].items():
         yield f"failed: {condition}: {message}"
     if result["failed"]:
-        yield "the scheduler deallocates the device and looks for another"
+        yield "the scheduler deallocates the device and selects another"
     elif result["waitsFor"]:
         yield f"waits for {', '.join(result['waitsFor'])}: the driver has not set the condition yet"
 

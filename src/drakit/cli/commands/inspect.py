@@ -15,7 +15,7 @@ from drakit.core.text import align, human_bytes
 from drakit.draw.layout import wrap
 from drakit.draw.terminal import BOLD, Terminal
 from drakit.drivers.cpumem.driver import CpuMemDriver
-from drakit.drivers.cpumem.hugepages.settings import doubts
+from drakit.drivers.cpumem.hugepages.settings import configuration_warnings
 from drakit.drivers.cpumem.hugepages.sizes import size_name
 from drakit.drivers.cpumem.kinds import CPU
 from drakit.drivers.cpumem.settings import CpuMemConfig
@@ -23,7 +23,7 @@ from drakit.drivers.models.resource import CapacityKind
 from drakit.kit.config.settings import ConfigurationError, add_flags, resolve
 from drakit.local.node_programs import current_cpumem_driver
 from drakit.machine.model import Machine, NumaNode
-from drakit.machine.sysfs import Doubts, Reader
+from drakit.machine.sysfs import Reader, WarningCollector
 
 LAYOUT: Final = 1
 """Version of the document; added fields do not change it."""
@@ -105,7 +105,7 @@ def inspect_document(driver: CpuMemDriver, root: str = "/") -> Document:
             }
             for device in driver.devices
         ],
-        "warnings": [*driver.warnings, *doubts(driver.memory.config.hugepages, machine)],
+        "warnings": [*driver.warnings, *configuration_warnings(driver.memory.config.hugepages, machine)],
     }
 
 
@@ -163,7 +163,7 @@ def _machine_pools(machine: Machine, root: str) -> list[Document]:
 
     *Reserved* pages are promised to a mapping but not yet used; they count as free.
     """
-    reader = Reader(root, Doubts())
+    reader = Reader(root, WarningCollector())
     sizes = sorted({pool.size_bytes for node in machine.numa_nodes for pool in node.hugepages})
     found = []
     for size in sizes:

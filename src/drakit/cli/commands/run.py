@@ -32,7 +32,7 @@ from drakit.drivers.models.node_driver import NodeDriver
 from drakit.kit.driver import ClaimUse, ContainerView, DesiredResources, RejectedError
 from drakit.local import confine
 from drakit.local.local_drivers import amounts_claim, driver_for, simple_claim
-from drakit.local.node import DoesNotFit, LocalNode, Taken, fresh_claim
+from drakit.local.node import DoesNotFitError, LocalNode, Taken, fresh_claim
 from drakit.scheduler.errors import FatalError, SearchLimitError
 
 NO_FIT: Final = 1
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
         if options.dry_run:
             return asyncio.run(_show(driver, node, claims))
         taken = asyncio.run(_take(node, claims, options))
-    except DoesNotFit as error:
+    except DoesNotFitError as error:
         print(explain_misfit(driver, error), file=sys.stderr)
         return NO_FIT
     except RejectedError as error:
@@ -152,7 +152,7 @@ async def _take(
     while True:
         try:
             return await node.take(claims)
-        except (DoesNotFit, RejectedError):
+        except (DoesNotFitError, RejectedError):
             if not options.wait:
                 raise
         if not reported and not options.quiet:
@@ -171,7 +171,7 @@ async def _show(driver: NodeDriver, node: LocalNode, claims: Sequence[ResourceCl
     return 0
 
 
-def explain_misfit(driver: NodeDriver, error: DoesNotFit) -> str:
+def explain_misfit(driver: NodeDriver, error: DoesNotFitError) -> str:
     """Explain why the claims do not fit on this machine now, as ``drakit explain`` does."""
     cpus, prepared_claims, report = driver.cpus, error.prepared_claims, error.report()
     rows = ["drakit run: the claim does not fit on this machine now"]
@@ -239,7 +239,7 @@ def _report(
     taken: Sequence[Taken],
     desired: DesiredResources,
     limits: Mapping[str, str],
-    group: confine.Group | None,
+    group: confine.CommandCgroup | None,
 ) -> None:
     """Print what the command gets, and how it is enforced."""
     held = "; ".join(held_words(one.entry) for one in taken)
@@ -262,7 +262,7 @@ def _environment(taken: Sequence[Taken], desired: DesiredResources) -> dict[str,
 
 def _exec(
     command: list[str],
-    group: confine.Group | None,
+    group: confine.CommandCgroup | None,
     cpus: CpuSet,
     mems: CpuSet | None,
     environment: Mapping[str, str],

@@ -11,7 +11,7 @@ from typing import Any, Final
 from drakit.cli.driver_settings import DriverSettings, add_options, driver_settings
 from drakit.cli.errors import CliError
 from drakit.core.text import count
-from drakit.drivers.cpumem.audit.seen import Looker, SeenPod
+from drakit.drivers.cpumem.audit.observed import CgroupScanner, ObservedPod
 from drakit.drivers.cpumem.audit.verdict import Verdict, audit
 from drakit.kit.claims.checkpoint_files import CheckpointView, read_checkpoint
 
@@ -60,9 +60,9 @@ def run(options: argparse.Namespace) -> int:
             "give its mount point with --cgroup-root",
         )
     proc = os.path.join(settings.config.sysfs_root, "proc")
-    looker = Looker(root, proc, driver.cdi_kind, view.entries)
-    pods = looker.pods()
-    verdicts = audit(driver, driver.memory_policy, view.prepared_claims, pods, looker.read)
+    scanner = CgroupScanner(root, proc, driver.cdi_kind, view.entries)
+    pods = scanner.pods()
+    verdicts = audit(driver, driver.memory_policy, view.prepared_claims, pods, scanner.read)
     code = _code(verdicts, view)
     if options.output == "json":
         print(json.dumps(_document(settings, view, pods, verdicts, code), indent=2))
@@ -89,7 +89,7 @@ _SIGNS: Final = {True: "[+]", False: "[-]", None: "[?]"}
 
 
 def report(
-    view: CheckpointView, pods: Sequence[SeenPod], verdicts: Sequence[Verdict]
+    view: CheckpointView, pods: Sequence[ObservedPod], verdicts: Sequence[Verdict]
 ) -> Iterable[str]:
     """Yield a line for each cgroup with requirements, followed by what is wrong."""
     for path, error in view.unreadable.items():
@@ -122,7 +122,7 @@ def _line(verdict: Verdict) -> str:
 def _document(
     settings: DriverSettings,
     view: CheckpointView,
-    pods: Sequence[SeenPod],
+    pods: Sequence[ObservedPod],
     verdicts: Sequence[Verdict],
     code: int,
 ) -> dict[str, Any]:

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from drakit.cgroups.paths import QosClass, pod_cgroup
 from drakit.core.cpuset import EMPTY, CpuSet
-from drakit.drivers.cpumem.qos.layout import QosClass, place_of
 from drakit.drivers.cpumem.qos.planner import (
     ContainerFacts,
     container_memory_limit,
     container_values,
 )
-from drakit.drivers.cpumem.qos.shares import Share, distinct, pages_of, shares_of
+from drakit.drivers.cpumem.qos.shares import MemoryShare, distinct, pages_of, shares_of
 from drakit.drivers.models.memory_policy import Knob, MemoryQosPolicy
 from drakit.drivers.models.resource import node_of
 from drakit.kit.driver import ClaimUse, ContainerView, DesiredResources, PreparedDevice
@@ -39,7 +39,7 @@ def near_data(nodes: CpuSet) -> dict[str, Any]:
 class ContainerMemory:
     """What a container may use of all its claims."""
 
-    shares: tuple[Share, ...] = ()
+    shares: tuple[MemoryShare, ...] = ()
     nodes: CpuSet = EMPTY
     """NUMA nodes for its memory; empty: all of them.
 
@@ -112,7 +112,7 @@ def _unified(
     """
     if machine.cgroups.mode is not CgroupMode.V2:
         return {}
-    place = place_of(container.cgroup_parent, container.pod_uid)
+    place = pod_cgroup(container.cgroup_parent, container.pod_uid)
     if place is None:  # the pod has no cgroup above the container: protection would end there
         policy = replace(policy, mode="off")
     qos_class = place.qos_class if place is not None else QosClass.BEST_EFFORT

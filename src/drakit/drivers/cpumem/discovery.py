@@ -10,7 +10,7 @@ from typing import Final, cast
 from drakit.drivers.cpumem.driver import CpuMemDriver, configured_policy, cpumem_driver
 from drakit.drivers.cpumem.hugepages.configured import configured_pools, machine_and_growth
 from drakit.drivers.cpumem.hugepages.pools import HugepagePools
-from drakit.drivers.cpumem.hugepages.settings import PoolKey, doubts
+from drakit.drivers.cpumem.hugepages.settings import PoolKey, configuration_warnings
 from drakit.drivers.cpumem.kinds import DRIVER
 from drakit.drivers.cpumem.memory import PagesByNode
 from drakit.drivers.cpumem.others import held_by_others
@@ -57,7 +57,9 @@ class CpuMemDiscovery:
             possible_growth=None if self._pools is None else self._pools.believed(machine, growth),
             policy=policy_here(config, machine, self._kubelet),
         )
-        self._warnings.log(driver, [*doubts(config.hugepages, machine), *self._kubelet.remarks()])
+        self._warnings.log(
+            driver, [*configuration_warnings(config.hugepages, machine), *self._kubelet.remarks()]
+        )
         return driver
 
     def reconciler(self, config: CpuMemConfig, node: str) -> Reconciler:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from drakit.drivers.cpumem.hugepages.settings import doubts
+from drakit.drivers.cpumem.hugepages.settings import configuration_warnings
 from drakit.drivers.cpumem.hugepages.sizes import kernel_size_name, size_name
 from drakit.drivers.cpumem.qos.kubeletconfig import KubeletFiles
 from drakit.drivers.cpumem.qos.ownership import decide
@@ -158,7 +158,7 @@ def about_kernel(release: str) -> CheckResult:
 def about_hugepages(config: CpuMemConfig, machine: Machine) -> Iterator[CheckResult]:
     """Check that configured pools fit the machine and are writable."""
     settings = config.hugepages
-    for doubt in doubts(settings, machine):
+    for doubt in configuration_warnings(settings, machine):
         yield _note("hugepages", doubt, "change the setting")
     directory = os.path.join(config.sysfs_root, "sys/devices/system/node")
     for node in machine.numa_nodes:
@@ -179,7 +179,7 @@ def about_hugepages(config: CpuMemConfig, machine: Machine) -> Iterator[CheckRes
 
 def about_kubelet(config: CpuMemConfig, files: KubeletFiles) -> Iterator[CheckResult]:
     """Check for managers of the same resources, and report what is left to the kubelet."""
-    kubelet, error = files.read_or_say()
+    kubelet, error = files.read_or_reason()
     if kubelet is None:
         yield _note(
             "kubelet",

@@ -1,9 +1,9 @@
-"""Names that tie a claim to what the runtime sees: CDI devices and marker variables.
+"""CDI device names and marker variables: how a container refers to the requests of a claim.
 
-Each request of a claim is one CDI device, so that a container which names one request gets that
-request's prepared devices only. The marker variable carries the same information to runtimes that do not report
-CDI device names to NRI; a workload can forge it, so it only counts where the checkpoint and the pod's UID
-confirm it (:mod:`drakit.kit.runtime.container_claims`).
+Each request of a claim is one CDI device, so that a container which names one request gets only the devices
+of that request. The marker variable has the same information for runtimes that do not report CDI device
+names to NRI; a workload can forge it, so it only counts if the checkpoint and the pod's UID confirm it
+(:mod:`drakit.kit.runtime.container_claims`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from drakit.wire.cdi.spec import claim_device_name, parse_claim_device_name
 
 MARKER_PREFIX: Final = "DRA_CLAIM_"
 LEGACY_PREFIX: Final = "DRA_CPUSET_"
-"""What kubernetes-sigs/dra-driver-cpu sets instead of a marker: ``DRA_CPUSET_<claimUID>``."""
+"""Set by kubernetes-sigs/dra-driver-cpu instead of a marker: ``DRA_CPUSET_<claimUID>``."""
 MOST_MARKERS: Final = 256
-"""How many markers a container can have at most: far more than a pod can have requests."""
+"""The maximum number of markers of a container: far more than a pod can have requests."""
 
 
 class ClaimRequest(NamedTuple):
@@ -29,12 +29,12 @@ class ClaimRequest(NamedTuple):
 
 
 def qualified_name(kind: str, part: ClaimRequest) -> str:
-    """The CDI device as the kubelet and the runtime know it: ``vendor/class=device``."""
+    """The qualified CDI device name: ``vendor/class=device``."""
     return f"{kind}={claim_device_name(part.uid, part.request)}"
 
 
 def marker_variable(part: ClaimRequest) -> str:
-    """The environment variable that marks a container as user of a request."""
+    """The environment variable of a container that uses the request."""
     return f"{MARKER_PREFIX}{part.uid}_{part.request}"
 
 
@@ -46,20 +46,20 @@ def requests_of(entry: PreparedClaim) -> tuple[ClaimRequest, ...]:
 
 
 def index_by_device(kind: str, entries: Iterable[PreparedClaim]) -> dict[str, ClaimRequest]:
-    """From qualified CDI device name to the request it stands for."""
+    """Requests by qualified CDI device name."""
     return {qualified_name(kind, part): part for entry in entries for part in requests_of(entry)}
 
 
 def index_by_marker(entries: Iterable[PreparedClaim]) -> dict[str, ClaimRequest]:
-    """From the name of a marker variable to the request it stands for."""
+    """Requests by name of the marker variable."""
     return {marker_variable(part): part for entry in entries for part in requests_of(entry)}
 
 
 class ClaimReferences(NamedTuple):
-    """What a container shows of this driver's claims, reduced to what can matter.
+    """The references of a container to claims of this driver.
 
-    ``devices`` come from the kubelet through the runtime. ``markers`` and ``legacy`` are environment
-    variables, which the workload can set as well: by themselves they prove nothing.
+    ``devices`` are from the kubelet, through the runtime. ``markers`` and ``legacy`` are environment
+    variables, which the workload can set too: by themselves they prove nothing.
     """
 
     devices: tuple[str, ...] = ()
@@ -67,22 +67,22 @@ class ClaimReferences(NamedTuple):
     markers: tuple[str, ...] = ()
     """Names of marker variables with this driver's kind as value; at most :data:`MOST_MARKERS`."""
     legacy: tuple[str, ...] = ()
-    """Claim UIDs from variables of the Go driver, likewise limited."""
+    """Claim UIDs from variables of the Go driver; at most :data:`MOST_MARKERS`."""
 
     @property
     def device_claims(self) -> set[str]:
-        """UIDs of the claims that the CDI devices belong to."""
+        """UIDs of the claims of the CDI devices."""
         return {_device_claim(device.partition("=")[2]) for device in self.devices}
 
     @property
     def marker_claims(self) -> set[str]:
-        """UIDs of the claims that the variables speak of."""
+        """UIDs of the claims in the variables."""
         named = {name.removeprefix(MARKER_PREFIX).partition("_")[0] for name in self.markers}
         return named | set(self.legacy)
 
     @property
     def claims(self) -> set[str]:
-        """UIDs of all claims that are shown, by devices or by variables."""
+        """UIDs of all referenced claims."""
         return self.device_claims | self.marker_claims
 
 

@@ -1,9 +1,8 @@
 """The CDI specs of a driver's claims, derived from the checkpoint.
 
-One file per claim, one device per base request. Besides what the driver prepared devices, each device carries
-a marker variable (see :mod:`drakit.kit.claims.cdi_names`), so a device is never without edits – a runtime would
-reject the whole file – and runtimes that do not report CDI device names can still tell whose a
-container is.
+One file per claim, one device per base request. In addition to the edits of the driver, each device has a
+marker variable (:mod:`drakit.kit.claims.cdi_names`): a device is never without edits, for which a runtime
+would reject the whole file, and containers can be matched to claims if a runtime does not report CDI devices.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from drakit.wire.cdi.directory import CdiDirectory
 
 
 class ClaimSpecs:
-    """Keeps the specs of one driver in one CDI directory; holds no state except the disk's."""
+    """The specs of one driver in one CDI directory; has no state in memory."""
 
     def __init__(self, directory: str, kind: str) -> None:
         self._directory = CdiDirectory(directory, kind)
         self._kind = kind
 
     def write(self, entry: PreparedClaim, mounts: Mapping[str, Mount]) -> dict[str, str]:
-        """Make the claim's spec true; returns the qualified device of each base request.
+        """Write the claim's spec if it differs; returns the CDI device ID of each base request.
 
-        *mounts* are additional ones by base request. Raises ``OSError``.
+        *mounts* are additional mounts by base request. Raises ``OSError``.
         """
         parts = names.requests_of(entry)
         edits = {part.request: _edits(self._kind, entry, part, mounts) for part in parts}
@@ -34,18 +33,17 @@ class ClaimSpecs:
         return {part.request: names.qualified_name(self._kind, part) for part in parts}
 
     def remove(self, uid: str) -> None:
-        """Remove the claim's spec if there is one, durably. Raises ``OSError``."""
+        """Remove the claim's spec, if it exists, durably. Raises ``OSError``."""
         self._directory.remove(uid)
 
     def claims(self) -> frozenset[str]:
-        """UIDs of all claims that have a spec here, also of the Go driver's. Raises ``OSError``."""
+        """UIDs of all claims with a spec, including those of the Go driver. Raises ``OSError``."""
         return frozenset(uid.removeprefix("claim-") for uid in self._directory.entries())
 
     def keep_only(self, uids: Iterable[str]) -> None:
-        """Remove the specs of all claims but *uids*, and what a crash left. Raises ``OSError``.
+        """Remove the specs of all claims except *uids*, and leftovers of crashes. Raises ``OSError``.
 
-        Files that are not named after a bare UID are not ours (the Go driver's are called
-        ``claim-<uid>``) and serve containers that may still restart: they stay.
+        Files of the Go driver (``claim-<uid>``) stay: their containers may still restart.
         """
         wanted = set(uids)
         self._directory.clean()

@@ -1,17 +1,17 @@
-"""Keeping drivers of the same things off one node: two would hand out each CPU twice.
+"""Mutual exclusion of drivers that assign the same resources: two would assign each CPU twice.
 
-Every instance of a driver holds a shared lock on a file in its plugin directory as long as it serves:
-shared, because a rolling update runs two instances of one driver. It takes its own lock first and
-then looks whether a rival holds theirs. Of two rivals that start at once at least one sees the
-other, so never both serve. The kernel drops the lock when its holder dies, however it dies.
+Every instance of a driver holds a shared lock on a file in its plugin directory while it serves: shared,
+because a rolling update runs two instances of one driver. It takes its own lock first and then checks the
+locks of conflicting drivers. If two of them start at once, at least one sees the other, so never both
+serve. The kernel drops the lock when its holder dies.
 
-A rival that does not serve may still hold things: its pods run on. Its checkpoint files tell. A file
-that is damaged, in quarantine, or written by a newer version may hold anything, so it counts. A file
-or directory that cannot be read ends the start with an error; the kubelet starts the driver again.
+A conflicting driver that does not run may still hold resources, because its pods keep running: its
+checkpoint files show that. A file that is damaged, quarantined, or written by a newer version may hold
+anything, so it counts. A file or directory that cannot be read is an error; the kubelet restarts the driver.
 
-A driver with a checkpoint elsewhere (``stateDir``) leaves a note in its plugin directory, with the boot it
-is of, so that its rivals find the checkpoint. Limits: a driver older than this leaves none, and a rival
-that cannot see the noted directory (not mounted into its container) does not start during that boot.
+A driver with its checkpoint elsewhere (``stateDir``) records the directory and the boot in its plugin
+directory, so that others find it. Limits: older versions do not, and a driver that cannot access the
+recorded directory (not mounted into its container) does not start during that boot.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from drakit.kit.config.options import HostOptions
 
 LOCK: Final = "serving.lock"
 NOTES: Final = "ledgers"
-"""Directory of notes in the plugin directory: one for each checkpoint that is elsewhere."""
+"""Directory in the plugin directory with a record of each checkpoint that is elsewhere."""
 
 
 class _Note(msgspec.Struct, frozen=True):
@@ -42,19 +42,18 @@ class _Note(msgspec.Struct, frozen=True):
 
 
 class ConflictingDriverError(ValueError):
-    """Another driver has the same things on this node; says which, and the way out."""
+    """Another driver assigns the same resources on this node; the text states which, and what to do."""
 
 
 @contextlib.contextmanager
 def exclude_other_drivers(
-    options: HostOptions, driver: str, rivals: Sequence[str]
+    options: HostOptions, driver: str, others: Sequence[str]
 ) -> Iterator[None]:
-    """Serve as *driver* while none of *rivals* serves, nor holds anything, on this node.
+    """Serve as *driver* while none of *others* runs, or holds anything, on this node.
 
-    Without rivals nothing is asked of anybody. Raises :class:`ConflictingDriverError`, and ``OSError`` when the
-    plugin directory cannot be written.
+    Raises :class:`ConflictingDriverError`, and ``OSError`` if the plugin directory cannot be written.
     """
-    if not rivals:
+    if not others:
         yield
         return
     directory = options.plugin_dir(driver)
@@ -62,40 +61,37 @@ def exclude_other_drivers(
     path = os.path.join(directory, LOCK)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH)  # waits only while a rival looks
-        for rival in rivals:
-            _check(options, driver, rival)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)  # waits only while another driver checks
+        for other in others:
+            _check(options, driver, other)
         _leave_note(options, driver)
         yield
     finally:
         os.close(descriptor)
 
 
-def _check(options: HostOptions, driver: str, rival: str) -> None:
-    directory = options.plugin_dir(rival)
+def _check(options: HostOptions, driver: str, other: str) -> None:
+    directory = options.plugin_dir(other)
     if is_held(os.path.join(directory, LOCK)):
         raise ConflictingDriverError(
-            f"the driver {rival} serves on this node and hands out the same things as {driver}: both "
-            f"would give them away. Remove one of the two from this node (node selectors of their "
-            f"DaemonSets keep them apart)"
+            f"the driver {other} serves on this node and assigns the same resources as {driver}. Remove "
+            f"one of the two from this node (use node selectors in their DaemonSets)"
         )
     for checkpoint in _checkpoints(directory):
         left = _claims_left(checkpoint)
         if left:
             raise ConflictingDriverError(
-                f"{left} claims of the driver {rival} still hold things on this node that {driver} "
-                f"would give away again (in {checkpoint}). Let {rival} serve until their pods are gone "
-                f"(drain the node), or restart the node; if none of their pods runs any more, remove "
+                f"{left} claims of the driver {other} still hold resources on this node that {driver} "
+                f"would assign again (in {checkpoint}). Run {other} until their pods are gone "
+                f"(drain the node), or restart the node; if none of their pods is running, remove "
                 f"{directory}" + ("" if checkpoint.startswith(directory) else f" and {checkpoint}")
             )
 
 
 def _leave_note(options: HostOptions, driver: str) -> None:
-    """Tell later rivals where the checkpoint is, unless it is where they look anyway."""
-    checkpoint, directory = (
-        os.path.abspath(options.checkpoint_dir(driver)),
-        options.plugin_dir(driver),
-    )
+    """Record where the checkpoint is, unless it is in the default place."""
+    directory = options.plugin_dir(driver)
+    checkpoint = os.path.abspath(options.checkpoint_dir(driver))
     if checkpoint == os.path.join(directory, "claims"):
         return
     data = msgspec.json.encode(_Note(directory=checkpoint, boot=boot_id()))
@@ -108,7 +104,7 @@ def _leave_note(options: HostOptions, driver: str) -> None:
 
 
 def _checkpoints(directory: str) -> list[str]:
-    """Where the driver with that plugin directory kept claims in this boot."""
+    """The checkpoints in this boot of the driver with that plugin directory."""
     found = [os.path.join(directory, "claims")]
     for name in _names(os.path.join(directory, NOTES)):
         if name.startswith(".") or not name.endswith(".json"):
@@ -119,23 +115,23 @@ def _checkpoints(directory: str) -> list[str]:
                 note = msgspec.json.decode(file.read(), type=_Note)
         except ValueError as error:
             raise ConflictingDriverError(
-                f"{path} should tell where a driver kept its claims, but is damaged ({error}); if "
-                f"none of its pods runs any more, remove it"
+                f"{path}, which records where a driver keeps its claims, is damaged ({error}); if "
+                f"none of its pods is running, remove it"
             ) from error
         if note.boot != boot_id():
             continue  # no container of that boot is left
         if not os.path.isdir(note.directory):
             raise ConflictingDriverError(
-                f"the driver of {directory} kept its claims in {note.directory}, which cannot be seen "
-                f"from here. Mount it at the same place, or restart the node; if none of its pods runs "
-                f"any more, remove {path}"
+                f"the driver of {directory} keeps its claims in {note.directory}, which is not accessible "
+                f"here. Mount it at the same path, or restart the node; if none of its pods is "
+                f"running, remove {path}"
             )
         found.append(note.directory)
     return found
 
 
 def _claims_left(checkpoint: str) -> int:
-    """How many claims hold something, or may."""
+    """The number of claims that hold something, or may."""
     left = 0
     for name in _names(checkpoint):
         if name.startswith("."):
@@ -155,12 +151,12 @@ def _names(directory: str) -> list[str]:
 
 
 def _holds(path: str) -> bool:
-    """Whether a claim's record names exclusive things; one of an earlier boot holds none any more."""
+    """Whether a claim's record holds exclusive resources; one of an earlier boot no longer does."""
     try:
         with open(path, "rb") as file:
             entry = decode(file.read())
     except FileNotFoundError:
         return False
     except (ValueError, RecursionError):  # damaged, or of a newer version
-        return True  # better too careful than two tenants on one CPU
+        return True  # rather too careful than two claims on one CPU
     return entry.boot_id == boot_id() and any(prepared.exclusive for prepared in entry.devices)

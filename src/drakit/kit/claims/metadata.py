@@ -1,15 +1,13 @@
-"""Device metadata files (KEP-5304): what a workload may read about its own devices.
+"""Device metadata files (KEP-5304): the attributes of a claim's devices, for the workload.
 
-One file per claim and request below the plugin's data directory, mounted read-only into the
-containers of that request at a path that tells claim, request and driver. A file is a stream of
-JSON objects, the same content once per API version, newest first; a reader takes the first it
-knows.
+One file per claim and request below the plugin's data directory, mounted read-only into the containers
+of that request at a path with claim, request and driver. A file is a stream of JSON objects, the same
+content once per API version, newest first; a reader takes the first version it knows.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import re
 from collections.abc import Iterable
@@ -18,7 +16,8 @@ from typing import Any, Final
 import msgspec
 
 from drakit.core import atomicfile
-from drakit.core.objects import Attribute, to_builtins
+from drakit.core.log import get_logger
+from drakit.core.objects import to_builtins
 from drakit.kit.driver import Mount, PreparedClaim, PreparedDevice, RejectedError
 
 DIRECTORY: Final = "dra-device-metadata"
@@ -28,9 +27,9 @@ CONTAINER_ROOT: Final = "/var/run/kubernetes.io/dra-device-attributes"
 MOST_ATTRIBUTES: Final = 32
 _FILE: Final = "metadata.json"
 _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-"""A DNS label, as the API server demands of the names that pods and claims give their parts."""
+"""A DNS label, required by the API server for the names of requests and of claims in pods."""
 _SUBDOMAIN: Final = re.compile(rf"(?=.{{1,253}}\Z){_LABEL.pattern}(\.{_LABEL.pattern})*")
-_LOG = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class MetadataFiles:
@@ -41,25 +40,20 @@ class MetadataFiles:
         self._driver = driver
 
     def write(self, entry: PreparedClaim) -> dict[str, Mount]:
-        """Make the files of a claim true; returns the mount for each base request.
+        """Write the files of a claim where they differ; returns the mount for each base request.
 
-        A file that already says the same is left alone. One that says something else is replaced
-        with the next generation: a container that runs keeps seeing what it was started with.
-
-        Names become parts of paths, on the host and in the container. Raises :class:`RejectedError` for a
-        name the API server would not have accepted.
+        A changed file is replaced with the next generation: a running container keeps the one it was
+        started with. Names become parts of paths, on the host and in the container: raises
+        :class:`RejectedError` for a name that the API server would not accept.
         """
-        if not _is_named_well(entry):
+        if not _has_valid_names(entry):
             raise RejectedError(
                 f"claim {entry.namespace!r}/{entry.name!r} or one of its requests has a name the API "
-                "server would not accept; no files are made for it",
+                "server would not accept; no files are written for it",
                 reason="metadata",
             )
         if entry.pod_claim_name and not _pod_claim_name(entry):
-            _LOG.warning(
-                "ignoring the pod's name for the claim, which is no DNS label: %.80r",
-                entry.pod_claim_name,
-            )
+            log.warning("ignoring invalid pod claim name", name=repr(entry.pod_claim_name)[:80])
         mounts = {}
         for request, prepared_devices in by_request(entry).items():
             path = self.path(entry, request)
@@ -71,12 +65,12 @@ class MetadataFiles:
         return mounts
 
     def remove(self, entry: PreparedClaim) -> None:
-        """Remove the files of a claim, but not those of a later claim of the same name.
+        """Remove the files of a claim, but not those of a later claim with the same name.
 
-        Raises ``OSError``, also for a file that cannot be read: whose it is cannot be told then.
+        Raises ``OSError``, also for a file that cannot be read: it may be of the later claim.
         """
-        if not _is_named_well(entry):
-            return  # it never had any
+        if not _has_valid_names(entry):
+            return  # no files were written
         for request in by_request(entry):
             path = self.path(entry, request)
             if _uid_of(_content(path)) in (entry.uid, None):
@@ -85,7 +79,7 @@ class MetadataFiles:
                     _remove_if_empty(directory)
 
     def keep_only(self, entries: Iterable[PreparedClaim]) -> None:
-        """Remove the files of all claims but *entries*: leftovers of a crash."""
+        """Remove the files of all claims except *entries*: leftovers of a crash."""
         wanted = {self.path(entry, request) for entry in entries for request in by_request(entry)}
         for directory, _, names in os.walk(self._root, topdown=False):
             atomicfile.clean_temporaries(directory)
@@ -97,11 +91,11 @@ class MetadataFiles:
                 _remove_if_empty(directory)
 
     def path(self, entry: PreparedClaim, request: str) -> str:
-        """Where the file of one base request is on the host."""
+        """The path on the host of the file of one base request."""
         return os.path.join(self._claim_directory(entry), request, _FILE)
 
     def container_path(self, entry: PreparedClaim, request: str) -> str:
-        """Where a container finds it; by the pod's name for the claim if a template made it."""
+        """The path in the container; with the pod's name for a claim made from a template."""
         if pod_claim_name := _pod_claim_name(entry):
             claim = f"resourceclaimtemplates/{pod_claim_name}"
         else:
@@ -118,16 +112,11 @@ class MetadataFiles:
                 f"file, {MOST_ATTRIBUTES} are allowed",
                 reason="metadata",
             )
-        device: dict[str, Any] = {
-            "driver": self._driver,
-            "pool": prepared.pool,
-            "name": prepared.device,
+        device = {"driver": self._driver, "pool": prepared.pool, "name": prepared.device}
+        attributes = {
+            name: to_builtins(value) for name, value in sorted(prepared.attributes.items())
         }
-        if prepared.attributes:
-            device["attributes"] = {
-                name: _plain(value) for name, value in sorted(prepared.attributes.items())
-            }
-        return device
+        return {**device, "attributes": attributes} if attributes else device
 
     def _write(
         self, path: str, entry: PreparedClaim, request: str, devices: list[dict[str, Any]]
@@ -143,21 +132,9 @@ class MetadataFiles:
             if {key: present.get(key) for key in body} == body:
                 return
             generation += 1
-        meta = {
-            "name": entry.name,
-            "namespace": entry.namespace,
-            "uid": entry.uid,
-            "generation": generation,
-        }
-        objects = (
-            {
-                "apiVersion": f"{GROUP}/{version}",
-                "kind": "DeviceMetadata",
-                "metadata": meta,
-                **body,
-            }
-            for version in VERSIONS
-        )
+        meta = {"name": entry.name, "namespace": entry.namespace, "uid": entry.uid}
+        body = {"kind": "DeviceMetadata", "metadata": meta | {"generation": generation}, **body}
+        objects = ({"apiVersion": f"{GROUP}/{version}", **body} for version in VERSIONS)
         atomicfile.ensure_directory(os.path.dirname(path))
         data = b"".join(msgspec.json.encode(one) + b"\n" for one in objects)
         atomicfile.write_atomic(path, data, 0o644)
@@ -172,17 +149,17 @@ def by_request(entry: PreparedClaim) -> dict[str, list[PreparedDevice]]:
 
 
 def _pod_claim_name(entry: PreparedClaim) -> str | None:
-    """The pod's name for the claim if it is one.
+    """The name of the claim in the pod, if it is valid.
 
-    It comes from an annotation, which whoever creates a claim can set to anything; the API server
-    checks the names of claims in pods, not this one.
+    The name is from an annotation, which the creator of a claim can set to anything: the API server
+    checks the names of claims in pods, but not the annotation.
     """
     name = entry.pod_claim_name
     return name if name is not None and _LABEL.fullmatch(name) else None
 
 
-def _is_named_well(entry: PreparedClaim) -> bool:
-    """Whether all names of a claim that become parts of paths are such as the API server accepts."""
+def _has_valid_names(entry: PreparedClaim) -> bool:
+    """Whether the API server accepts all names of a claim that become parts of paths."""
     return (
         _LABEL.fullmatch(entry.namespace) is not None
         and _SUBDOMAIN.fullmatch(entry.name) is not None
@@ -190,19 +167,15 @@ def _is_named_well(entry: PreparedClaim) -> bool:
     )
 
 
-def _plain(attribute: Attribute) -> Any:
-    return to_builtins(attribute)
-
-
 def _read(path: str) -> dict[str, Any]:
-    """The newest object of a file, or nothing when it cannot be read: it is derived."""
+    """The newest object of a file, or an empty one if it cannot be read: it is derived."""
     with contextlib.suppress(OSError):
         return _content(path)
     return {}
 
 
 def _content(path: str) -> dict[str, Any]:
-    """The newest object of a file, or nothing when it is missing or damaged. Raises ``OSError``."""
+    """The newest object of a file, or an empty one if it is missing or damaged. Raises ``OSError``."""
     with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
         with open(path, "rb") as file:
             first = msgspec.json.decode(file.readline())

@@ -6,7 +6,7 @@ empty and the checkpoint is not. The order survives a crash: the checkpoint befo
 those before the answer, and the reverse for unprepare.
 
 * **No call is answered before the runtime is synchronized**, nor while the connection to it is lost:
-  nobody then knows which containers run, and a claim in use could be released. A call waits a few
+  it is then unknown which containers run, and a claim in use could be released. A call waits a few
   seconds first, because a rolling update or a restart of the runtime is soon over. The check is repeated
   with the lock held, because waiting for the API server or the lock may take long; nothing is awaited
   between this check and the decision.

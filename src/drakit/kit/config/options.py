@@ -70,14 +70,22 @@ class HostOptions(Struct, frozen=True):
     verify_seconds: Annotated[float, setting("interval of drift detection; 0: never")] = 30.0
 
     def __post_init__(self) -> None:
-        for key in ("kubelet_root_dir", "cdi_dir", "sysfs_root"):
-            value = getattr(self, key)
-            if not os.path.isabs(value):
-                raise ValueError(f"{key} must be an absolute path, not {value!r}")
+        paths = {
+            "kubeletRootDir": self.kubelet_root_dir,
+            "cdiDir": self.cdi_dir,
+            "sysfsRoot": self.sysfs_root,
+        }
+        for key, path in paths.items():
+            if not os.path.isabs(path):
+                raise ValueError(f"{key} must be an absolute path, not {path!r}")
         if len(self.nri_index) != 2 or not (self.nri_index.isascii() and self.nri_index.isdigit()):
-            raise ValueError(f"nri_index must be two digits, not {self.nri_index!r}")
-        for key in ("rediscover_seconds", "verify_seconds"):
-            if not 0 <= getattr(self, key) < 1e6:
+            raise ValueError(f"nriIndex must be two digits, not {self.nri_index!r}")
+        intervals = {
+            "rediscoverSeconds": self.rediscover_seconds,
+            "verifySeconds": self.verify_seconds,
+        }
+        for key, seconds in intervals.items():
+            if not 0 <= seconds < 1e6:
                 raise ValueError(f"{key} must be between 0 and 1000000 seconds")
 
     def plugin_dir(self, driver: str) -> str:

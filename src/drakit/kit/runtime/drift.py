@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from dataclasses import dataclass, field
 from typing import Final
 
-from drakit.cgroups.tree import CgroupTree, same_value
+from drakit.cgroups.tree import CgroupTree
+from drakit.cgroups.values import same_value
 from drakit.core.cpuset import CpuSet
 from drakit.core.log import get_logger
 from drakit.kit.driver import DesiredResources

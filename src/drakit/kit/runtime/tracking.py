@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from drakit.cgroups.tree import relative_path
+from drakit.cgroups.paths import relative_path
 from drakit.core.cpuset import CpuSet
 from drakit.kit.claims.cdi_names import (
     NO_REFERENCES,

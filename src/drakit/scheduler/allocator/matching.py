@@ -6,11 +6,12 @@ attributes.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable
 from typing import Final
 
 from drakit.core.kubernetes_releases import LATEST, CelEnvironment
-from drakit.core.objects import Attribute, Device
+from drakit.core.objects import Device
 from drakit.scheduler.cel.checker.fields import all_fields
 from drakit.scheduler.cel.errors import CelRuntimeError
 from drakit.scheduler.cel.selector import compile_selector, device_value
@@ -18,7 +19,6 @@ from drakit.scheduler.cel.stdlib import semver
 
 _MAX_KEPT: Final = 10_000
 Outcome = bool | CelRuntimeError
-_valid_versions: set[str] = set()
 
 
 class Matcher:
@@ -78,19 +78,15 @@ def _is_valid(device: Device) -> bool:
     for attribute in device.attributes.values():
         if attribute.string is not None or attribute.int_ is not None:
             continue
-        if attribute.bool_ is None and not _is_version(attribute):
+        if attribute.bool_ is None and not _is_version(attribute.version or ""):
             return False
     return True
 
 
-def _is_version(attribute: Attribute) -> bool:
-    text = attribute.version or ""
-    if text in _valid_versions:
-        return True
+@functools.lru_cache(maxsize=_MAX_KEPT)
+def _is_version(text: str) -> bool:
     try:
         semver.parse(text)
     except ValueError:
         return False
-    if len(_valid_versions) < _MAX_KEPT:
-        _valid_versions.add(text)
     return True

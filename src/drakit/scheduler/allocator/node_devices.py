@@ -164,7 +164,7 @@ class NodeDevices:
         taken: dict[str, Quantity] = {}
         if self._shareable:
             try:
-                outcome = consumption(variant.capacity, device.capacity, self.release)
+                outcome = consumption(variant.spec.capacity, device.capacity, self.release)
             except CapacityError as error:
                 if self.release.scheduler.capacity_errors_are_fatal:
                     where = f"claim {claim_name(variant.claim)}, request {variant.name}"
@@ -181,7 +181,7 @@ class NodeDevices:
         if device.consumes_counters and not self._partitionable:
             return Unusable("the device consumes counters, which this release does not support")
         if self.release.enables("DRADeviceTaints"):
-            taint = untolerated_taint(device.taints, variant.tolerations)
+            taint = untolerated_taint(device.taints, variant.spec.tolerations)
             if taint is not None:
                 return Tainted(taint)
         return Suitable(taken)
@@ -268,7 +268,7 @@ class NodeDevices:
 
     def _total_suffices(self, variant: Variant, candidate: Candidate) -> bool:
         """Since 1.37 a device without free capacity is still one of all devices."""
-        outcome = consumption(variant.capacity, candidate.device.capacity, self.release)
+        outcome = consumption(variant.spec.capacity, candidate.device.capacity, self.release)
         if isinstance(outcome, CapacityShortage):
             return False
         return remaining_shortage(outcome, candidate.device.capacity, {}) is None

@@ -87,7 +87,7 @@ def allocate(
             search.reset()
             if not prunable:
                 # An error may come first; in either case nothing fits.
-                if search.infeasible:
+                if search.bounds.infeasible():
                     return AllocationImpossible(
                         "cannot allocate all claims", gave_up.steps, at_least=True
                     )
@@ -108,7 +108,7 @@ class _Search:
         self._plans = plans
         self._state = SearchState(node_devices, plans)
         self._symmetry = Symmetry(self._state)
-        self._bounds = Bounds(self._state)
+        self.bounds = Bounds(self._state)
         # Until 1.36 this constraint loses values on backtracking, so states cannot be compared.
         self._restorable = not any(
             isinstance(constraint, DistinctAttributeByRequest) and constraint.covers(variant.name)
@@ -142,16 +142,11 @@ class _Search:
                 return False
         return True
 
-    @property
-    def infeasible(self) -> bool:
-        """Whether counting shows that the claims cannot be satisfied."""
-        return self._bounds.infeasible()
-
     def run(self, *, bounded: bool, limit: int) -> bool:
         """Search; if *bounded*, skip branches with too few devices without counting their steps."""
         self._bounded = bounded
         self._limit = limit
-        if bounded and self.infeasible:
+        if bounded and self.bounds.infeasible():
             return False
         return self._next(0, 0, None, 0, 0) is _Outcome.FOUND
 
@@ -217,7 +212,7 @@ class _Search:
         if variant.wants_all and slot > 0:
             return False
         wanted = self._state.needed[variant.number] - slot
-        return not self._bounds.enough(c, variant, start, wanted) or self._bounds.starved(c, r + 1)
+        return not self.bounds.enough(c, variant, start, wanted) or self.bounds.starved(c, r + 1)
 
     def _alternatives(self, c: int, r: int, count: int) -> _Outcome:
         all_too_many = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from drakit.core.kubernetes_releases import LATEST, CelEnvironment
 from drakit.core.objects import Attribute, Device
@@ -132,16 +132,15 @@ def split_name(name: str, driver: str) -> tuple[str, str]:
 
 
 def _attribute_value(name: str, attribute: Attribute) -> Value:
-    lists: tuple[Any, ...] = (attribute.ints, attribute.bools, attribute.strings)
-    for values in lists:
+    for values in (attribute.ints, attribute.bools, attribute.strings):
         if values is not None:
             return list(values)
+    for value in (attribute.int_, attribute.bool_, attribute.string):
+        if value is not None and attribute.versions is None:
+            return value
     try:
         if attribute.versions is not None:
             return [semver.parse(v) for v in attribute.versions]
-        for value in (attribute.int_, attribute.bool_, attribute.string):
-            if value is not None:
-                return value
         if attribute.version is not None:
             return semver.parse(attribute.version)
     except ValueError as error:

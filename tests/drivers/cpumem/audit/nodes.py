@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from drakit.core.cpuset import CpuSet
-from drakit.drivers.cpumem.audit.seen import Looker
+from drakit.drivers.cpumem.audit.observed import CgroupScanner
 from drakit.drivers.cpumem.audit.verdict import Verdict, audit
 from drakit.drivers.cpumem.driver import CpuMemDriver, cpumem_driver
 from drakit.drivers.cpumem.settings import CpuMemConfig
@@ -80,14 +80,16 @@ class Node:
         (proc / "comm").write_text(f"{comm}\n")
         return path
 
-    def looker(self) -> Looker:
-        return Looker(str(self.place / "cgroup"), str(self.place / "proc"), KIND, self.entries)
+    def scanner(self) -> CgroupScanner:
+        return CgroupScanner(
+            str(self.place / "cgroup"), str(self.place / "proc"), KIND, self.entries
+        )
 
     def audit(self) -> list[Verdict]:
-        looker = self.looker()
+        scanner = self.scanner()
         driver = self.driver
         return audit(
-            driver, driver.memory_policy, PreparedClaims(self.entries), looker.pods(), looker.read
+            driver, driver.memory_policy, PreparedClaims(self.entries), scanner.pods(), scanner.read
         )
 
 

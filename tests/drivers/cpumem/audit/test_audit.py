@@ -157,7 +157,7 @@ def test_cgroupfs_paths_and_crio_names_are_understood(tmp_path: Path) -> None:
     node.write("", cgroup__controllers="cpuset memory hugetlb")
     node.write(f"kubepods/burstable/pod{OTHER}/crio-{'c' * 64}", cpuset__cpus="0")
     node.write(f"kubepods/burstable/pod{OTHER}/crio-conmon-{'c' * 64}")
-    (pod,) = node.looker().pods()
+    (pod,) = node.scanner().pods()
     assert pod.uid == OTHER
     assert [each.id for each in pod.containers] == ["c" * 64]
 
@@ -184,12 +184,12 @@ def test_exclusive_cpus_of_memory_only_claims_are_the_shared_ones(tmp_path: Path
 def test_the_cpu_driver_is_audited_too(tmp_path: Path) -> None:
     """It has CPUs and memory nodes only; pods and above are not its business."""
     node = as_it_must_be(tmp_path)
-    looker = node.looker()
+    scanner = node.scanner()
     driver = cpu_driver(CpuConfig(), machine())
-    pods, policy = looker.pods(), MemoryQosPolicy(mode="off", page_limits=False)
-    found = audit(driver, policy, PreparedClaims(node.entries), pods, looker.read)
+    pods, policy = scanner.pods(), MemoryQosPolicy(mode="off", page_limits=False)
+    found = audit(driver, policy, PreparedClaims(node.entries), pods, scanner.read)
     assert [each.kind for each in found] == ["container", "container"]
     assert all(each.right for each in found)
     node.file(CLAIMED, "cpuset.cpus").write_text("0-3\n")
-    found = audit(driver, policy, PreparedClaims(node.entries), pods, looker.read)
+    found = audit(driver, policy, PreparedClaims(node.entries), pods, scanner.read)
     assert [each.path for each in found if each.right is False] == [CLAIMED]

@@ -10,12 +10,13 @@ from typing import cast
 
 import pytest
 
+from drakit.cgroups.values import parse_numa_stat
 from drakit.drivers.cpumem.hugepages.configured import configured_pools, machine_and_growth
 from drakit.drivers.cpumem.hugepages.files import SysfsPools
 from drakit.drivers.cpumem.hugepages.pools import HugepagePools, nothing_withheld
-from drakit.drivers.cpumem.hugepages.record import Record
+from drakit.drivers.cpumem.hugepages.record import PoolRecord
 from drakit.drivers.cpumem.hugepages.settings import HugepageSettings, PageCounts, PoolKey
-from drakit.drivers.cpumem.hugepages.usage import parse_numa_stat, used_from_cgroups
+from drakit.drivers.cpumem.hugepages.usage import used_from_cgroups
 from drakit.drivers.cpumem.kinds import DRIVER
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.kit.claims.checkpoint import Checkpoint
@@ -58,7 +59,7 @@ def test_pools_are_read_and_written_below_any_root(tmp_path: Path) -> None:
 def test_slices_follow_what_was_obtained(tmp_path: Path) -> None:
     tree(tmp_path)
     settings = HugepageSettings(pools=PageCounts.parse("0:2Mi=300"))
-    record = Record(str(tmp_path / "state"), "boot")
+    record = PoolRecord(str(tmp_path / "state"), "boot")
     HugepagePools(
         settings, discover(str(tmp_path)), SysfsPools(str(tmp_path)), record
     ).set_static_sizes()
@@ -71,7 +72,7 @@ def test_a_pool_that_is_not_there_is_an_error(tmp_path: Path) -> None:
         SysfsPools(str(tmp_path)).read(PoolKey(1, 1 << 30))
     place = tmp_path / "sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages"
     place.write_text("many\n")
-    with pytest.raises(OSError, match="holds no number"):
+    with pytest.raises(OSError, match="does not contain a number"):
         SysfsPools(str(tmp_path)).read(PoolKey(1, 2 * MI))
 
 
@@ -136,13 +137,13 @@ def test_real_pages_are_made_and_given_back(tmp_path: Path, real_pool: int) -> N
     key = PoolKey(0, 2 * MI)
     settings = HugepageSettings(pools=PageCounts.parse(f"0:2Mi={real_pool + 4}"))
     files = SysfsPools()
-    pools = HugepagePools(settings, discover(), files, Record(str(tmp_path), "now"))
+    pools = HugepagePools(settings, discover(), files, PoolRecord(str(tmp_path), "now"))
     short = pools.set_static_sizes()
     if short:
         pytest.skip(f"the kernel gave {short[0]}")
     assert files.read(key).total == real_pool + 4
     lower = HugepageSettings(pools=PageCounts.parse(f"0:2Mi={real_pool}"))
-    HugepagePools(lower, discover(), files, Record(str(tmp_path), "now")).set_static_sizes()
+    HugepagePools(lower, discover(), files, PoolRecord(str(tmp_path), "now")).set_static_sizes()
     assert files.read(key).total == real_pool
     assert os.path.exists(tmp_path / "hugepages.json")
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from drakit.drivers.cpumem.hugepages.plan import (
     Demand,
-    Share,
-    begun,
+    OwnPages,
     growth_target,
     in_use,
     needed_growth,
@@ -31,14 +31,14 @@ def pools(draw: st.DrawFn) -> HugepagePool:
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> tuple[HugepagePool, Share, Demand]:
+def situations(draw: st.DrawFn) -> tuple[HugepagePool, OwnPages, Demand]:
     pool = draw(pools())
     size = persistent(pool)
     grown = draw(st.integers(0, size))
     raised = draw(st.integers(0, size - grown))
     claimed = draw(few)
     used = draw(st.integers(0, min(claimed, in_use(pool))))
-    share = Share(raised=raised, grown=grown, seen=size, aim=size)
+    share = OwnPages(raised=raised, grown=grown, seen=size, aim=size)
     return pool, share, Demand(claimed, used, draw(few))
 
 
@@ -49,19 +49,19 @@ def least(pool: HugepagePool, demand: Demand) -> int:
 
 @given(situations())
 def test_giving_back_keeps_what_is_used_promised_and_not_ours(
-    situation: tuple[HugepagePool, Share, Demand],
+    situation: tuple[HugepagePool, OwnPages, Demand],
 ) -> None:
     pool, share, demand = situation
     target = shrink_target(pool, share, demand)
     assert least(pool, demand) <= target <= persistent(pool)
     assert persistent(pool) - target <= share.grown
-    after = reconciled(begun(share, target, "grow"), target)
+    after = reconciled(msgspec.structs.replace(share, aim=target, purpose="grow"), target)
     assert after.grown >= min(share.grown, needed_growth(pool, share, demand))
 
 
 @given(situations(), few)
 def test_a_configured_size_takes_away_only_what_was_added_for_an_older_one(
-    situation: tuple[HugepagePool, Share, Demand], wanted: int
+    situation: tuple[HugepagePool, OwnPages, Demand], wanted: int
 ) -> None:
     pool, share, demand = situation
     target = static_target(wanted, pool, share, demand)
@@ -76,7 +76,7 @@ def test_a_configured_size_takes_away_only_what_was_added_for_an_older_one(
 
 @given(situations(), few, few)
 def test_growing_serves_the_claim_or_says_no(
-    situation: tuple[HugepagePool, Share, Demand], fresh: int, allowance: int
+    situation: tuple[HugepagePool, OwnPages, Demand], fresh: int, allowance: int
 ) -> None:
     pool, share, demand = situation
     demand = Demand(demand.claimed + fresh, 0, demand.withheld)
@@ -96,10 +96,10 @@ def test_growing_serves_the_claim_or_says_no(
 
 @given(situations(), few, few, st.sampled_from(["raise", "grow"]))
 def test_an_interrupted_change_is_ours_only_as_far_as_it_was_asked_for(
-    situation: tuple[HugepagePool, Share, Demand], aim: int, now: int, purpose: str
+    situation: tuple[HugepagePool, OwnPages, Demand], aim: int, now: int, purpose: str
 ) -> None:
     _, share, _ = situation
-    after = reconciled(begun(share, aim, purpose), now)  # type: ignore[arg-type]
+    after = reconciled(msgspec.structs.replace(share, aim=aim, purpose=purpose), now)
     ours_before, ours = share.raised + share.grown, after.raised + after.grown
     assert after.seen == after.aim == now
     assert 0 <= ours <= now
@@ -117,7 +117,7 @@ def test_an_interrupted_change_is_ours_only_as_far_as_it_was_asked_for(
 
 @given(situations())
 def test_reconciling_twice_is_reconciling_once(
-    situation: tuple[HugepagePool, Share, Demand],
+    situation: tuple[HugepagePool, OwnPages, Demand],
 ) -> None:
     pool, share, _ = situation
     once = reconciled(share, persistent(pool))
@@ -128,6 +128,6 @@ def test_reconciling_twice_is_reconciling_once(
 def test_pages_that_others_add_stay_theirs(pool: HugepagePool, more: int) -> None:
     assume(more)
     size = persistent(pool)
-    after = reconciled(Share(grown=size, seen=size, aim=size), size + more)
+    after = reconciled(OwnPages(grown=size, seen=size, aim=size), size + more)
     assert after.grown == size
     assert shrink_target(HugepagePool(SIZE, size + more, size + more), after, Demand()) == more

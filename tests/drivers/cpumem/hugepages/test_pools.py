@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drakit.core import atomicfile
-from drakit.drivers.cpumem.hugepages.plan import Share
+from drakit.drivers.cpumem.hugepages.plan import OwnPages
 from drakit.drivers.cpumem.hugepages.pools import HugepagePools, pages_by_amount
 from drakit.drivers.cpumem.hugepages.record import (
     FILE_NAME,
-    Books,
-    Record,
+    PoolRecord,
+    RecordedPages,
     grown_pages,
-    look_at_both,
+    machine_and_grown_pages,
 )
 from drakit.drivers.cpumem.hugepages.settings import HugepageSettings, PageCounts, PoolKey, budget
 from drakit.kit.driver import Driver, PreparedClaim, PreparedClaims, PreparedDevice, RejectedError
@@ -83,8 +83,8 @@ class Bench:
             clock=lambda: self.now,
         )
 
-    def record(self) -> Record:
-        return Record(self.directory, self.boot)
+    def record(self) -> PoolRecord:
+        return PoolRecord(self.directory, self.boot)
 
     async def provide(self, entry: PreparedClaim) -> None:
         await self.pools.provision(NO_DRIVER, entry, self.prepared_claims)
@@ -125,7 +125,7 @@ def test_vector_12_a_write_of_100_that_reads_back_60_is_60_of_100(
     bench.kernel.room[SMALL] = 60
     (short,) = bench.pools.set_static_sizes()
     assert (short.wanted, short.obtained) == (100, 60)
-    assert "60 of 100 2Mi pages on NUMA node 0" in caplog.text
+    assert 'pool="2Mi pages on NUMA node 0" wanted=100 obtained=60' in caplog.text
     assert bench.kernel.read(SMALL).total == 60  # what discovery sees, hence what is offered
     assert bench.kernel.compactions == [0, 0]
     assert gauges(bench.pools) == {
@@ -164,7 +164,7 @@ async def test_a_pool_that_somebody_made_smaller_gets_its_size_again(
     bench.kernel.pools[SMALL].persistent = 7
     await bench.settle(61)
     assert bench.size() == 100
-    assert "the pool has 7, configured are 100" in caplog.text
+    assert "pages=7 configured=100" in caplog.text
     writes = len(bench.kernel.writes)
     await bench.settle(61)
     assert len(bench.kernel.writes) == writes
@@ -541,10 +541,10 @@ async def test_a_crash_at_every_file_system_step_loses_no_page(
 def test_a_growth_during_discovery_is_never_offered_twice(tmp_path: Path) -> None:
     """Between looking at the machine and at the record, pages may come or go."""
     key, settings = SMALL, growth("0:2Mi=50")
-    record = Record(str(tmp_path), "boot")
+    record = PoolRecord(str(tmp_path), "boot")
 
-    def share(grown: int) -> Books:
-        return Books({key: Share(grown=grown, seen=grown, aim=grown)})
+    def share(grown: int) -> RecordedPages:
+        return RecordedPages({key: OwnPages(grown=grown, seen=grown, aim=grown)})
 
     for before, after in ((0, 30), (30, 0)):
         for seen in (before, after):
@@ -556,7 +556,7 @@ def test_a_growth_during_discovery_is_never_offered_twice(tmp_path: Path) -> Non
                 pools = (HugepagePool(2 * MI, seen, seen),)
                 return replace(machine(), numa_nodes=(replace(node, hugepages=pools), other))
 
-            now, grown = look_at_both(discover, record)
+            now, grown = machine_and_grown_pages(discover, record)
             total = now.numa_nodes[0].hugepages[0].total
             assert total + budget(settings, now, grown)[0][2 * MI] <= 50
 
@@ -592,7 +592,7 @@ async def test_a_broken_promise_leaves_nothing_and_is_doubted_for_a_while(tmp_pa
     )
     may_grow = {0: {2 * MI: 50}, 1: {2 * MI: 50}}
     assert bench.pools.believed(node, may_grow)[0][2 * MI] == 50
-    with pytest.raises(RejectedError, match="asked the kernel for a pool of 40, got 15"):
+    with pytest.raises(RejectedError, match="requested a pool of 40 from the kernel, got 15"):
         await bench.pools.reserve(NO_DRIVER, claim("a", small=40), bench.prepared_claims)
     assert bench.size() == 10, "what it got is given back"
     believed = bench.pools.believed(node, may_grow)

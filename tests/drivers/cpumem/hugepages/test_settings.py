@@ -13,7 +13,7 @@ from drakit.drivers.cpumem.hugepages.settings import (
     PageCounts,
     PoolKey,
     budget,
-    doubts,
+    configuration_warnings,
     static_pools,
 )
 from drakit.drivers.cpumem.hugepages.sizes import kernel_size_name, parse_size, size_name
@@ -77,12 +77,12 @@ def test_pages_are_named_by_node_and_size() -> None:
         ("2Mi=512", "names no NUMA node"),
         (":2Mi=512", "names no NUMA node"),
         ("x:2Mi=512", "'x:2Mi=512'"),
-        ("0:2Mi", "no SIZE=PAGES"),
-        ("0:2Mi=-1", "no SIZE=PAGES"),
-        ("0:2Mi=1Gi", "no SIZE=PAGES"),
+        ("0:2Mi", "not SIZE=PAGES"),
+        ("0:2Mi=-1", "not SIZE=PAGES"),
+        ("0:2Mi=1Gi", "not SIZE=PAGES"),
         ("0:3Mi=1", "power of two"),
         ("0:2Mi=1,2048kB=2", "twice"),
-        ("0:2Mi=1;0-1:2Mi=2", "NUMA node 0 is there twice"),
+        ("0:2Mi=1;0-1:2Mi=2", "NUMA node 0 is given twice"),
         ("*:2Mi=1;*:2Mi=2", "twice"),
         ("0:2Mi=99999999999", "more than any machine"),
     ],
@@ -101,16 +101,18 @@ def test_only_pools_that_the_machine_has_are_set() -> None:
     }
 
 
-def test_what_cannot_be_is_said() -> None:
+def test_settings_that_do_not_fit_the_machine_are_reported() -> None:
     settings = HugepageSettings(
         pools=PageCounts.parse("7:2Mi=1;1:1Gi=1"), growth=PageCounts.parse("0:1Gi=65")
     )
-    said = list(doubts(settings, TWO_NODES))
+    said = list(configuration_warnings(settings, TWO_NODES))
     assert len(said) == 3
     assert "NUMA node 7, which this machine does not have" in said[0]
     assert "1Gi pages on NUMA node 1" in said[1]
     assert "65Gi on NUMA node 0, which has 65536Mi" in said[2]
-    assert not list(doubts(HugepageSettings(pools=PageCounts.parse("*:2Mi=1")), TWO_NODES))
+    assert not list(
+        configuration_warnings(HugepageSettings(pools=PageCounts.parse("*:2Mi=1")), TWO_NODES)
+    )
 
 
 @given(

@@ -7,26 +7,26 @@ from collections.abc import Mapping
 
 from hypothesis import strategies as st
 
-from drakit.drivers.cpumem.qos.layout import PodPlace, QosClass, place_of
+from drakit.cgroups.paths import PodCgroup, QosClass, pod_cgroup
 from drakit.drivers.cpumem.qos.planner import ContainerFacts, PodFacts
-from drakit.drivers.cpumem.qos.shares import Share
+from drakit.drivers.cpumem.qos.shares import MemoryShare
 from drakit.drivers.models.memory_policy import MemoryQosPolicy
 
 KI, MI, GI = 1 << 10, 1 << 20, 1 << 30
 G, B, E = QosClass.GUARANTEED, QosClass.BURSTABLE, QosClass.BEST_EFFORT
 
 
-def place(uid: str, qos_class: QosClass = G, root: str = "/kubepods") -> PodPlace:
+def place(uid: str, qos_class: QosClass = G, root: str = "/kubepods") -> PodCgroup:
     """Where the pod *uid* is, with the cgroupfs driver."""
     middle = "" if qos_class is G else f"/{qos_class.value.lower()}"
-    found = place_of(f"{root}{middle}/pod{uid}", uid)
+    found = pod_cgroup(f"{root}{middle}/pod{uid}", uid)
     assert found is not None
     return found
 
 
-def share(key: str, memory: int = 0, pages: Mapping[str, int] | None = None) -> Share:
+def share(key: str, memory: int = 0, pages: Mapping[str, int] | None = None) -> MemoryShare:
     """A share of a claim."""
-    return Share(key, memory, dict(pages or {}))
+    return MemoryShare(key, memory, dict(pages or {}))
 
 
 _amounts = st.integers(0, 64).map(lambda n: n * 2 * MI)
@@ -41,7 +41,7 @@ def pod_facts(draw: st.DrawFn) -> PodFacts:
         uid, draw(st.sampled_from(QosClass)), draw(st.sampled_from(["/kubepods", "/k/x"]))
     )
     shares = [
-        Share(f"{uid}/{number}", draw(_amounts), draw(_pages))
+        MemoryShare(f"{uid}/{number}", draw(_amounts), draw(_pages))
         for number in range(draw(st.integers(0, 3)))
     ]
     containers = []

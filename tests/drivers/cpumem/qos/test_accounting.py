@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from drakit.machine.cgroup_mounts import read_cgroups
-from drakit.machine.sysfs import Doubts, Reader
+from drakit.machine.sysfs import Reader, WarningCollector
 
 WORD = "memory_hugetlb_accounting"
 HEAD = "30 22 0:26 / /sys/fs/cgroup"
@@ -29,4 +29,6 @@ def test_vector_1_the_word_counts_among_the_options_of_the_super_block_only(
 ) -> None:
     (tmp_path / "proc" / "1").mkdir(parents=True)
     (tmp_path / "proc" / "1" / "mountinfo").write_text(line + "\n")
-    assert read_cgroups(Reader(str(tmp_path), Doubts())).memory_hugetlb_accounting is charged
+    assert (
+        read_cgroups(Reader(str(tmp_path), WarningCollector())).memory_hugetlb_accounting is charged
+    )

@@ -221,7 +221,7 @@ def test_a_saved_answer_of_configz_is_a_file_too(files: KubeletFiles) -> None:
     write(files, None, one="kubeletconfig: {memoryThrottlingFactor: 0.9}\n")
     assert read(files).memory_throttling_factor == 0.5  # no kubelet takes this for its own
     write(files, "kubeletconfig: 3\n")
-    with pytest.raises(KubeletConfigError, match="no mapping"):
+    with pytest.raises(KubeletConfigError, match="not a mapping"):
         files.read()
 
 
@@ -231,7 +231,7 @@ def test_a_saved_answer_of_configz_is_a_file_too(files: KubeletFiles) -> None:
 def told(files: KubeletFiles) -> str:
     """What a reader says of them; it never raises."""
     reader = OwnershipReader(files)
-    reader.look()
+    reader.read()
     assert reader.problem is not None
     with pytest.raises(KubeletConfigError):
         files.read()
@@ -247,7 +247,7 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize("text", GARBAGE, ids=lambda text: repr(text[:20]))
-def test_what_is_no_configuration_is_told_with_its_file(
+def test_an_invalid_configuration_is_reported_with_its_file(
     files: KubeletFiles, text: str | bytes
 ) -> None:
     write(files, text)
@@ -264,7 +264,7 @@ def test_no_bytes_do_harm(text: bytes) -> None:
         write(files, factor(1), one=text)
         with contextlib.suppress(KubeletConfigError):
             assert files.read() is not None
-        OwnershipReader(files).look()
+        OwnershipReader(files).read()
 
 
 def test_many_branches_of_a_small_file_are_not_walked(files: KubeletFiles) -> None:
@@ -297,14 +297,14 @@ def test_a_directory_has_a_largest_size(
 
 def links(directory: str) -> Iterator[tuple[str, str]]:
     """Each way in which a drop-in is no file, and what is said of it."""
-    yield "/nowhere", "no file, or gone"
-    yield directory, "no file, or gone"
+    yield "/nowhere", "not a file, or removed"
+    yield directory, "not a file, or removed"
     yield "one.conf", "cannot be read: "
-    yield "/dev/zero", "no file, or gone"
+    yield "/dev/zero", "not a file, or removed"
 
 
 @pytest.mark.parametrize("which", range(4))
-def test_links_that_lead_to_no_file_are_told(files: KubeletFiles, which: int) -> None:
+def test_broken_links_are_reported(files: KubeletFiles, which: int) -> None:
     os.mkdir(files.drop_in_dir)
     to, said = list(links(files.drop_in_dir))[which]
     os.symlink(to, os.path.join(files.drop_in_dir, "one.conf"))
@@ -313,7 +313,7 @@ def test_links_that_lead_to_no_file_are_told(files: KubeletFiles, which: int) ->
     assert said in text
 
 
-def test_nobody_is_waited_for_at_a_pipe(files: KubeletFiles) -> None:
+def test_a_pipe_does_not_block(files: KubeletFiles) -> None:
     os.mkdir(files.drop_in_dir)
     os.mkfifo(os.path.join(files.drop_in_dir, "one.conf"))
     assert "one.conf cannot be read" in told(files)
@@ -330,7 +330,7 @@ def test_links_to_files_are_followed_and_links_to_directories_are_not(
     assert read(files).memory_throttling_factor == 2
 
 
-def test_deep_directories_end_in_words(files: KubeletFiles) -> None:
+def test_deep_directories_are_reported(files: KubeletFiles) -> None:
     place = os.getcwd()
     os.mkdir(files.drop_in_dir)
     try:
@@ -343,7 +343,7 @@ def test_deep_directories_end_in_words(files: KubeletFiles) -> None:
     assert "File name too long" in told(files)
 
 
-def test_a_file_in_place_of_the_directory_is_told(files: KubeletFiles) -> None:
+def test_a_file_in_place_of_the_directory_is_reported(files: KubeletFiles) -> None:
     Path(files.drop_in_dir).write_text("")
     assert "conf.d cannot be read" in told(files)
 

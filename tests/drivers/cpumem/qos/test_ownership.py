@@ -11,7 +11,7 @@ import pytest
 
 from drakit.drivers.cpumem.qos.kubeletconfig import KubeletConfig, KubeletFiles, parse
 from drakit.drivers.cpumem.qos.ownership import OwnershipReader, allocatable_memory, decide
-from drakit.drivers.cpumem.qos.planner import ContainerFacts, Plan, PodFacts, plan
+from drakit.drivers.cpumem.qos.planner import ContainerFacts, PodFacts, QosPlan, plan
 from drakit.drivers.models.memory_policy import Knob, MemoryQosPolicy
 from tests.drivers.cpumem.qos.pods import GI, MI, B, place, share
 
@@ -58,8 +58,8 @@ def test_vector_13_a_tiered_kubelet_leaves_nothing_to_protect() -> None:
     yielding = MemoryQosPolicy(
         mode="all", throttling_factor=0.8, page_limits=False, kubelets=tiered.kubelets
     )
-    assert plan(yielding, pods) == Plan()
-    assert plan(policy, pods) != Plan()
+    assert plan(yielding, pods) == QosPlan()
+    assert plan(policy, pods) != QosPlan()
     assert any("TieredReservation" in reason for reason in tiered.reasons)
 
 
@@ -94,49 +94,34 @@ def test_allocatable_memory_as_the_kubelet_computes_it(
 def test_the_file_is_read_again_when_it_changed(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     reader = OwnershipReader(KubeletFiles(str(path)))
-    assert reader.look().kubelets == frozenset()
+    assert reader.read().kubelets == frozenset()
     assert "there is no" in reader.remarks()[0]
     path.write_text("memoryReservationPolicy: TieredReservation\n")
-    assert reader.look().kubelets == {PROTECTION}
+    assert reader.read().kubelets == {PROTECTION}
     assert reader.problem is None
     path.write_text("memoryReservationPolicy: [broken\n")
-    assert reader.look().kubelets == {PROTECTION}  # as it was
+    assert reader.read().kubelets == {PROTECTION}  # as it was
     assert "cannot be read" in reader.remarks()[0]
     path.write_text("memoryReservationPolicy: None\n")
-    assert reader.look().kubelets == frozenset()
+    assert reader.read().kubelets == frozenset()
     assert reader.remarks() == ()
 
 
 def test_drop_ins_are_read_again_when_they_changed(tmp_path: Path) -> None:
     drop_ins = tmp_path / "conf.d"
     reader = OwnershipReader(KubeletFiles(str(tmp_path / "config.yaml"), str(drop_ins)))
-    assert reader.look().kubelets == frozenset()
+    assert reader.read().kubelets == frozenset()
     drop_ins.mkdir()
     (drop_ins / "1.conf").write_text("memoryThrottlingFactor: 0.9\n")
-    assert reader.look().kubelets == {THROTTLING}
+    assert reader.read().kubelets == {THROTTLING}
     assert reader.problem is None  # though there is no file
     (drop_ins / "2.conf").write_text("featureGates: {MemoryQoS: false}\n")
-    assert reader.look().kubelets == frozenset()
+    assert reader.read().kubelets == frozenset()
     (drop_ins / "2.conf").write_text("featureGates: [broken\n")
-    assert reader.look().kubelets == frozenset()  # as it was
+    assert reader.read().kubelets == frozenset()  # as it was
     assert "2.conf cannot be read" in reader.remarks()[0]
     (drop_ins / "2.conf").unlink()
-    assert reader.look().kubelets == {THROTTLING}
-
-
-def test_configz_goes_before_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_text("memoryReservationPolicy: None\n")
-    live: dict[str, Any] | None = {
-        "kubeletconfig": {"memoryReservationPolicy": "TieredReservation", "unknown": [1]}
-    }
-    reader = OwnershipReader(KubeletFiles(str(path)), configz=lambda: live)
-    policy = reader.on_this_node(MemoryQosPolicy(), 64 * GI, 0)
-    assert policy.kubelets == {PROTECTION}
-    assert policy.allocatable == 64 * GI - 100 * MI
-    live = None
-    reader = OwnershipReader(KubeletFiles(str(path)), configz=lambda: live)
-    assert reader.look().kubelets == frozenset()
+    assert reader.read().kubelets == {THROTTLING}
 
 
 def test_yaml_is_not_loaded_before_it_is_needed() -> None:

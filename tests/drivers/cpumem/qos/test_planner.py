@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drakit.cgroups.paths import QosClass
 from drakit.core.quantity import Quantity
-from drakit.drivers.cpumem.qos.layout import QosClass
 from drakit.drivers.cpumem.qos.planner import (
     HIGH,
     LOW,
     MIN,
     ContainerFacts,
-    Plan,
     PodFacts,
+    QosPlan,
     container_memory_limit,
     container_values,
     plan,
@@ -187,7 +187,7 @@ def test_claims_mode_protects_claims_and_not_requests() -> None:
         LOW: str(GI + MI),
         MIN: str(GI),
     }
-    assert plan(MemoryQosPolicy(mode="off"), [pod, other]) == Plan()
+    assert plan(MemoryQosPolicy(mode="off"), [pod, other]) == QosPlan()
 
 
 def test_a_pod_limit_throttles_the_pod() -> None:

@@ -83,8 +83,8 @@ def test_a_static_pod_has_the_uid_the_runtime_knows() -> None:
         {"spec": {"containers": [{"resources": {"requests": {"memory": "much"}}}]}},
     ],
 )
-def test_what_is_no_pod_is_rejected(document: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="no pod"):
+def test_an_invalid_pod_is_rejected(document: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="not a valid pod"):
         requests_of(document)
 
 

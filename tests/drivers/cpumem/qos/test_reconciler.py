@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from drakit.drivers.cpumem.qos.keeping import Keeper
-from drakit.drivers.cpumem.qos.layout import QosClass, place_of
+from drakit.cgroups.paths import QosClass, pod_cgroup
 from drakit.drivers.cpumem.qos.planner import ContainerFacts, container_values
 from drakit.drivers.cpumem.qos.podspec import PodRequests
 from drakit.drivers.cpumem.qos.reconciler import QosReconciler, qos_reconciler
-from drakit.drivers.cpumem.qos.record import Record
+from drakit.drivers.cpumem.qos.record import CgroupRecord
 from drakit.drivers.cpumem.qos.shares import shares_of
+from drakit.drivers.cpumem.qos.writer import CgroupWriter
 from drakit.drivers.models.memory_policy import Knob, MemoryQosPolicy
 from drakit.kit.claims import cdi_names as names
 from drakit.kit.driver import (
@@ -60,7 +60,7 @@ class MemoryDriver:
     def enforce(
         self, container: ContainerView, prepared_claims: PreparedClaims
     ) -> DesiredResources:
-        place = place_of(container.cgroup_parent, container.pod_uid)
+        place = pod_cgroup(container.cgroup_parent, container.pod_uid)
         assert place is not None
         shares = tuple(s for use in container.uses for s in shares_of(use.claim, use.devices))
         facts = ContainerFacts(
@@ -121,15 +121,18 @@ class Node:
         self.restart()
 
     def restart(self) -> None:
-        self.keeper = Keeper(
-            self.tree.root, Record(self.record, "boot"), page_size=4096, clock=lambda: self.now
+        self.writer = CgroupWriter(
+            self.tree.root,
+            CgroupRecord(self.record, "boot"),
+            page_size=4096,
+            clock=lambda: self.now,
         )
 
         async def specs(uids: Iterable[str]) -> Mapping[str, PodRequests]:
             return {uid: self.specs[uid] for uid in uids if uid in self.specs}
 
         self.reconciler = QosReconciler(
-            self.tree.root, self.keeper, policy_of, specs=specs, clock=lambda: self.now
+            self.tree.root, self.writer, policy_of, specs=specs, clock=lambda: self.now
         )
 
     async def settle(self, pods: Iterable[PodView], *entries: PreparedClaim) -> None:
@@ -164,7 +167,7 @@ async def test_vector_6_restarts_leave_the_pods_limit_unchanged(node: Node) -> N
             await node.settle([view("1", B, *there)], *entries)
             assert [node.tree.get(path, file) for file in PAGES] == [expected] * 2
         node.restart()
-    assert node.keeper.tally.foreign == 0
+    assert node.writer.counts.foreign == 0
 
 
 async def test_a_lost_record_does_not_double_the_limit(node: Node) -> None:
@@ -300,12 +303,12 @@ async def test_resets_are_expected_while_pods_come_and_go_only(node: Node) -> No
     node.now += 60
     node.tree.set("kubepods", MIN, "0")
     await node.settle([view("1", E)], entry)
-    assert node.gauges()["cgroup_resets", ()] == 1
+    assert node.gauges()["cgroup_resets_total", ()] == 1
     node.now += 1000
     node.tree.set("kubepods", MIN, "0")
     await node.settle([view("1", E)], entry)
-    assert node.gauges()["cgroup_foreign_writes", ()] == 1
-    assert node.gauges()["cgroup_repairs", ()] == 1
+    assert node.gauges()["cgroup_foreign_writes_total", ()] == 1
+    assert node.gauges()["cgroup_repairs_total", ()] == 1
     assert node.tree.get("kubepods", MIN) == str(MI)
 
 
@@ -317,9 +320,9 @@ async def test_usage_of_pods_with_claims_only(node: Node) -> None:
         node.tree.set(path, "memory.events", "high 5")
     await node.settle([view("1", E), view("2", E)], claim("a", "1", memory=MI, pages=2 * MI))
     gauges = node.gauges()
-    assert gauges["used", (("numa_node", "0"), ("kind", "memory"))] == 4096
-    assert gauges["used", (("numa_node", "1"), ("kind", "hugepages2Mi"))] == 2 * MI
-    assert gauges["memory_throttlings", ()] == 5
+    assert gauges["used_bytes", (("numa_node", "0"), ("kind", "memory"))] == 4096
+    assert gauges["used_bytes", (("numa_node", "1"), ("kind", "hugepages2Mi"))] == 2 * MI
+    assert gauges["memory_throttle_events_total", ()] == 5
 
 
 async def test_another_driver_and_no_cgroups_are_no_concern(tmp_path: Path) -> None:
@@ -374,7 +377,7 @@ async def test_any_life_of_pods_ends_as_it_began(
         node.tree.remove(parent(uid, qos_class)[1:])
     await node.settle([])
     assert node.tree.snapshot() == before
-    assert node.keeper.tally.foreign == 0
+    assert node.writer.counts.foreign == 0
 
 
 # -- vector 9 ---------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ def test_parts_add_up_and_are_not_counted_twice(tmp_path: Path) -> None:
         (0, "hugepages2Mi"): 2 * 4194304,
         (1, "hugepages2Mi"): 0,
     }
-    assert usage.throttled == 84
+    assert usage.throttled == {"a": 42, "b": 42}
 
 
 def test_odd_texts_count_nothing(tmp_path: Path) -> None:
@@ -40,4 +40,4 @@ def test_odd_texts_count_nothing(tmp_path: Path) -> None:
     (tmp_path / "a" / "memory.numa_stat").write_text("anon\n\nfile N=3 Nx=4\n")
     (tmp_path / "a" / "memory.events").write_text("high many\n")
     usage = read_usage(str(tmp_path), ["a"], [])
-    assert (dict(usage.used), usage.throttled) == ({}, 0)
+    assert (dict(usage.used), dict(usage.throttled)) == ({}, {})

@@ -1,5 +1,5 @@
-"""Comparing the cgroups of a node with what the checkpoint says they must be, from outside.
+"""Verification of a node's cgroups against the checkpoint, independent of the running driver.
 
-The daemon knows its containers from the runtime and repairs what differs. This is for people and
-scripts who do not believe it: nothing is asked but the checkpoint and the kernel, and nothing is changed.
+The driver knows its containers from the runtime and repairs drift. This check is for administrators and
+scripts that do not rely on it: it reads only the checkpoint and the kernel's files, and changes nothing.
 """

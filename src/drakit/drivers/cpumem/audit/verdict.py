@@ -1,7 +1,7 @@
-"""What every cgroup must say, and whether it does. Pure: files are read through a function.
+"""Desired and actual values of every cgroup file. Pure: files are read through a function.
 
-The checkpoint tells what was claimed; what pods ask for in the classic way (``hugepages-2Mi`` limits, memory
-requests in mode ``all``) it does not tell. There *at least* is all that can be demanded.
+The checkpoint has the claims but not the classic requests of pods (``hugepages-2Mi`` limits, memory
+requests in mode ``all``). Where these add up, the relation is *at least*.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from drakit.cgroups.paths import pod_cgroup
+from drakit.cgroups.values import PAGE_SIZE, amount, parse_list, same_value
 from drakit.core.cpuset import CpuSet
-from drakit.drivers.cpumem.audit.seen import SeenContainer, SeenPod
-from drakit.drivers.cpumem.qos.layout import place_of
-from drakit.drivers.cpumem.qos.planner import Plan, PodFacts, plan
+from drakit.drivers.cpumem.audit.observed import ObservedContainer, ObservedPod
+from drakit.drivers.cpumem.qos.planner import PodFacts, QosPlan, plan
 from drakit.drivers.cpumem.qos.shares import shares_of
 from drakit.drivers.models.memory_policy import MemoryQosPolicy
 from drakit.kit.claims.cdi_names import ClaimRequest, requests_of
@@ -30,24 +31,23 @@ from drakit.kit.driver import (
 
 Relation = Literal["is", "at least", "within"]
 Read = Callable[[str, str], str | None]
-"""The first line of a file of a cgroup (path below the mount); None when there is none."""
-_PAGE: Final = 4096
+"""The first line of a file of a cgroup (path below the mount); None if it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One file: what it must say, and what it says."""
+    """The desired and the actual value of one file."""
 
     file: str
     relation: Relation
     wanted: str
     found: str | None
     right: bool | None
-    """None: it cannot be told."""
+    """None: unknown."""
 
     def __str__(self) -> str:
-        said = "not there" if self.found is None else self.found or "empty"
-        return f"{self.file} is {said}, must be {_WORDS[self.relation]}{self.wanted}"
+        found = "missing" if self.found is None else self.found or "empty"
+        return f"{self.file} is {found}, must be {_WORDS[self.relation]}{self.wanted}"
 
 
 _WORDS: Final = {"is": "", "at least": "at least ", "within": "within "}
@@ -55,20 +55,20 @@ _WORDS: Final = {"is": "", "at least": "at least ", "within": "within "}
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One cgroup: what it is, whose, and every file looked at."""
+    """The result for one cgroup: its claims and every file checked."""
 
     kind: Literal["container", "pod", "above"]
     path: str
     claims: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
     problem: str = ""
-    """What is wrong except files: a claim that is not written down, or not this pod's."""
+    """A problem other than a file: a claim that is not in the checkpoint, or of another pod."""
     unknown: str = ""
-    """What could not be looked at."""
+    """What could not be checked."""
 
     @property
     def right(self) -> bool | None:
-        """False if anything is wrong; None if something cannot be told; else True."""
+        """False if anything is wrong; None if something is unknown; else True."""
         if self.problem or any(check.right is False for check in self.checks):
             return False
         return None if self.unknown or any(c.right is None for c in self.checks) else True
@@ -78,10 +78,10 @@ def audit(
     driver: Driver,
     policy: MemoryQosPolicy,
     prepared_claims: PreparedClaims,
-    pods: Sequence[SeenPod],
+    pods: Sequence[ObservedPod],
     read: Read,
 ) -> list[Verdict]:
-    """A verdict for every container, pod and cgroup above that must say something."""
+    """A verdict for every container, pod and ancestor that has desired values."""
     owners = _owners(prepared_claims, pods)
     containers = _Containers(driver, policy, prepared_claims, read)
     found = [v for pod in pods for v in containers.verdicts(pod, owners.get(pod.uid, []))]
@@ -90,9 +90,9 @@ def audit(
 
 
 def _owners(
-    prepared_claims: PreparedClaims, pods: Iterable[SeenPod]
+    prepared_claims: PreparedClaims, pods: Iterable[ObservedPod]
 ) -> dict[str, list[PreparedClaim]]:
-    """The claims of each pod: a claim is the first pod's that it was reserved for and that is here."""
+    """The claims of each pod: a claim belongs to the first pod in its reservedFor that is on this node."""
     here = {pod.uid for pod in pods}
     found: dict[str, list[PreparedClaim]] = {}
     for entry in prepared_claims:
@@ -107,14 +107,14 @@ def _owners(
 
 @dataclass(frozen=True, slots=True)
 class _Containers:
-    """What containers must look like, and do."""
+    """Verdicts of containers."""
 
     driver: Driver
     policy: MemoryQosPolicy
     prepared_claims: PreparedClaims
     read: Read
 
-    def verdicts(self, pod: SeenPod, claims: Sequence[PreparedClaim]) -> Iterator[Verdict]:
+    def verdicts(self, pod: ObservedPod, claims: Sequence[PreparedClaim]) -> Iterator[Verdict]:
         """A verdict for each container of a pod that holds *claims*."""
         for container in pod.containers:
             if container.is_sandbox:
@@ -125,25 +125,27 @@ class _Containers:
                 yield self._best_guess(pod, container, claims)
 
     def _best_guess(
-        self, pod: SeenPod, container: SeenContainer, claims: Sequence[PreparedClaim]
+        self, pod: ObservedPod, container: ObservedContainer, claims: Sequence[PreparedClaim]
     ) -> Verdict:
-        """Which claims it uses cannot be seen: it is right if it looks as any of its pod's would."""
+        """If the claims it uses are unknown: right if it matches any combination of its pod's claims."""
         every = frozenset(part for entry in claims for part in requests_of(entry))
         wholes = [frozenset(requests_of(entry)) for entry in claims]
         guesses = [every, *wholes, *(frozenset([part]) for part in sorted(every)), frozenset()]
         verdicts = [self._verdict(pod, container, guess) for guess in dict.fromkeys(guesses)]
         fitting = next((each for each in verdicts if each.right), None)
-        unknown = "its processes cannot be seen: the claims it uses are a guess" if claims else ""
+        unknown = (
+            "its processes cannot be inspected: the claims it uses are a guess" if claims else ""
+        )
         return fitting or replace(verdicts[0], unknown=unknown)
 
     def _verdict(
-        self, pod: SeenPod, container: SeenContainer, parts: frozenset[ClaimRequest]
+        self, pod: ObservedPod, container: ObservedContainer, parts: frozenset[ClaimRequest]
     ) -> Verdict:
         entries = {part.uid: self.prepared_claims.entries[part.uid] for part in sorted(parts)}
         claims = tuple(f"{e.namespace}/{e.name}" for e in entries.values())
         made = Verdict("container", container.path, claims)
-        if container.strange:
-            return replace(made, problem=f"not in the checkpoint: {', '.join(container.strange)}")
+        if container.unknown:
+            return replace(made, problem=f"not in the checkpoint: {', '.join(container.unknown)}")
         uses = tuple(_use(entry, parts) for entry in entries.values())
         try:
             desired = self.driver.enforce(self._view(pod, container, uses), self.prepared_claims)
@@ -157,10 +159,10 @@ class _Containers:
         return replace(made, checks=checks)
 
     def _view(
-        self, pod: SeenPod, container: SeenContainer, uses: tuple[ClaimUse, ...]
+        self, pod: ObservedPod, container: ObservedContainer, uses: tuple[ClaimUse, ...]
     ) -> ContainerView:
-        """The container as a driver sees it."""
-        limit = _number(self.read(container.path, "memory.max"))
+        """The container as the driver's input."""
+        limit = amount(self.read(container.path, "memory.max"))
         return ContainerView(
             id=container.id,
             name=container.id[:13],
@@ -194,7 +196,7 @@ def _cpuset_checks(
 
 
 def _inherited(path: str, read: Read) -> str | None:
-    """The CPUs that a cgroup has in effect, by its own file or that of the nearest one above."""
+    """The effective CPUs of a cgroup, from its own file or that of the nearest ancestor."""
     while True:
         found = read(path, "cpuset.cpus.effective")
         if found is not None or not path:
@@ -203,20 +205,13 @@ def _inherited(path: str, read: Read) -> str | None:
 
 
 def _same_set(file: str, wanted: CpuSet, found: str | None) -> Check:
-    return Check(file, "is", str(wanted), found, _parsed(found) == wanted)
+    return Check(file, "is", str(wanted), found, parse_list(found) == wanted)
 
 
 def _within(file: str, wanted: CpuSet, found: str | None) -> Check:
-    there = _parsed(found)
+    there = parse_list(found)
     right = None if there is None else bool(there) and not (there - wanted)
     return Check(file, "within", str(wanted), found, right)
-
-
-def _parsed(text: str | None) -> CpuSet | None:
-    try:
-        return None if text is None else CpuSet.parse(text)
-    except ValueError:
-        return None
 
 
 def _limit_checks(
@@ -231,27 +226,26 @@ def _limit_checks(
             yield _limit(reserving, limit, found)
     for file, value in desired.unified.items():
         if file.startswith("memory."):
-            yield _amount(policy, file, value, read(path, file))
+            yield _protection(policy, file, value, read(path, file))
 
 
 def _limit(file: str, claimed: int, found: str | None) -> Check:
-    """A limit that leaves room for the claim and is one: classic requests may be on top."""
-    right = found is not None and claimed <= _number(found) < math.inf
+    """A limit that includes the claim and is not unlimited: classic requests may add to it."""
+    right = found is not None and claimed <= amount(found) < math.inf
     return Check(file, "at least", str(claimed), found, right)
 
 
-def _amount(policy: MemoryQosPolicy, file: str, wanted: str, found: str | None) -> Check:
-    """A protected amount. With mode ``all`` requests are on top, which only the pod's spec tells."""
-    floor = int(wanted) // _PAGE * _PAGE  # the kernel keeps whole pages
+def _protection(policy: MemoryQosPolicy, file: str, wanted: str, found: str | None) -> Check:
+    """A protected amount. In mode ``all`` the requests in the pod's spec add to it."""
     if policy.mode == "all":
-        return Check(file, "at least", wanted, found, _number(found) >= floor)
-    return Check(file, "is", wanted, found, found is not None and _number(found) == floor)
+        return _at_least(file, wanted, found)
+    right = found is not None and same_value(file, found, wanted)
+    return Check(file, "is", wanted, found, right)
 
 
-def _number(text: str | None) -> float:
-    if text == "max":
-        return math.inf
-    return int(text) if text is not None and text.isdigit() else math.nan
+def _at_least(file: str, wanted: str, found: str | None) -> Check:
+    enough = amount(found) >= int(wanted) // PAGE_SIZE * PAGE_SIZE  # the kernel keeps whole pages
+    return Check(file, "at least", wanted, found, enough)
 
 
 # -- pods and above ------------------------------------------------------------------------------------
@@ -259,14 +253,14 @@ def _number(text: str | None) -> float:
 
 def _tree_verdicts(
     policy: MemoryQosPolicy,
-    pods: Iterable[SeenPod],
+    pods: Iterable[ObservedPod],
     owners: dict[str, list[PreparedClaim]],
     read: Read,
 ) -> Iterator[Verdict]:
     claims: dict[str, tuple[str, ...]] = {}
     facts = []
     for pod in pods:
-        place = place_of(f"/{pod.path}", pod.uid)
+        place = pod_cgroup(f"/{pod.path}", pod.uid)
         own = owners.get(pod.uid, [])
         if place is None or not own:
             continue
@@ -279,16 +273,17 @@ def _tree_verdicts(
         yield Verdict(kind, path, claims.get(path, ()), checks)
 
 
-def _tree_checks(policy: MemoryQosPolicy, planned: Plan, path: str, read: Read) -> Iterator[Check]:
+def _tree_checks(
+    policy: MemoryQosPolicy, planned: QosPlan, path: str, read: Read
+) -> Iterator[Check]:
     for file, value in planned.tree.get(path, {}).items():
         found = read(path, file)
         if file.startswith("hugetlb."):
             if found is not None or not file.endswith(".rsvd.max"):
                 yield _limit(file, int(value), found)
         else:
-            yield _amount(policy, file, value, found)
+            yield _protection(policy, file, value, found)
     for file, value in planned.floors.get(path, {}).items():
         found = read(path, file)
         if found is not None or not file.endswith(".rsvd.max"):
-            floor = int(value) // _PAGE * _PAGE
-            yield Check(file, "at least", value, found, _number(found) >= floor)
+            yield _at_least(file, value, found)

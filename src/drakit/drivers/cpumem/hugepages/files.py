@@ -1,9 +1,8 @@
-"""The kernel's numbers of hugepage pools, read and written under any root."""
+"""The kernel's files of hugepage pools, below any root."""
 
 from __future__ import annotations
 
 import os
-from typing import Protocol
 
 from drakit.drivers.cpumem.hugepages.settings import PoolKey
 from drakit.machine.model import HugepagePool
@@ -12,30 +11,14 @@ _NODES = "sys/devices/system/node"
 _MACHINE = "sys/kernel/mm/hugepages"
 
 
-class PoolFiles(Protocol):
-    """What is needed of the kernel; every call may raise ``OSError``."""
-
-    def read(self, key: PoolKey) -> HugepagePool:
-        """The pool as it is now."""
-        ...
-
-    def write(self, key: PoolKey, pages: int) -> None:
-        """Ask for *pages*; the kernel gives what it can and reports no error for less."""
-        ...
-
-    def compact(self, node: int) -> None:
-        """Move memory together, so that more free hugepages can be had."""
-        ...
-
-
 class SysfsPools:
-    """The pools of the machine whose ``sys`` and ``proc`` are below *root*."""
+    """The pools of the machine whose ``sys`` and ``proc`` are below *root*. Methods raise ``OSError``."""
 
     def __init__(self, root: str = "/") -> None:
         self._root = root
 
     def read(self, key: PoolKey) -> HugepagePool:
-        """Count the pages; total last, so that pages freed meanwhile look used, not promised."""
+        """Count the pages; total last, so that pages freed meanwhile count as used, not as free."""
         place = self._place(key)
         free = _number(f"{place}/free_hugepages")
         surplus = _number(f"{place}/surplus_hugepages")
@@ -43,7 +26,7 @@ class SysfsPools:
         return HugepagePool(key.size, total, min(free, total), min(surplus, total))
 
     def write(self, key: PoolKey, pages: int) -> None:
-        """Set ``nr_hugepages``. Blocks while the kernel reclaims; it stops at the first failure."""
+        """Request *pages*. Blocks while the kernel reclaims; it allocates what it can, without error."""
         _write(f"{self._place(key)}/nr_hugepages", str(pages))
 
     def compact(self, node: int) -> None:
@@ -66,12 +49,12 @@ def _number(path: str) -> int:
     with open(path, encoding="ascii", errors="replace") as file:
         text = file.read(64).strip()
     if not (text.isascii() and text.isdigit()):
-        raise OSError(f"{path} holds no number: {text!r}")
+        raise OSError(f"{path} does not contain a number: {text!r}")
     return int(text)
 
 
 def _write(path: str, value: str) -> None:
-    """One write, and never a new file. Truncation is for dumps; sysfs takes no notice of it."""
+    """Write once and never create a file. Truncation is for dumps; sysfs ignores it."""
     descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     try:
         os.write(descriptor, value.encode("ascii"))

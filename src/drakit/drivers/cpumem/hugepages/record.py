@@ -1,108 +1,102 @@
-"""Which pages are ours: a small file that survives a crash at any instant, and not a reboot.
+"""The pages that this driver added to hugepage pools, recorded so that a crash loses none.
 
-Without it a restarted driver could not tell the pages that it added from those of the administrator,
-and would give back too much or nothing. The kernel makes its pools anew at boot, so the record of
-another boot says nothing. Nor does one that cannot be read: pages that cannot be shown to be ours are
-treated as somebody else's, and stay.
+A restarted driver needs the record to tell the pages it added from those of the administrator. Pages
+that are not in a valid record of this boot count as somebody else's and are kept.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
-
-from drakit.core import atomicfile
+from drakit.core.bootrecord import BootRecord
+from drakit.core.log import get_logger
 from drakit.core.objects import Struct
-from drakit.drivers.cpumem.hugepages.plan import Share
+from drakit.drivers.cpumem.hugepages.plan import OwnPages
 from drakit.drivers.cpumem.hugepages.settings import PoolKey
 from drakit.machine.model import Machine
 
 FILE_NAME: Final = "hugepages.json"
 _FORMAT: Final = 1
-_LOG = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
-class _Line(Struct, frozen=True):
+class _Pool(Struct, frozen=True):
     node: int
     size: int
-    share: Share
+    share: OwnPages
 
 
-class _File(Struct, frozen=True):
+class _RecordedPools(Struct, frozen=True):
     format: int
     boot: str
-    pools: tuple[_Line, ...] = ()
+    pools: tuple[_Pool, ...] = ()
     served: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
-    """What is written down."""
+class RecordedPages:
+    """What is on record."""
 
-    shares: Mapping[PoolKey, Share] = field(default_factory=dict)
+    pools: Mapping[PoolKey, OwnPages] = field(default_factory=dict)
     served: frozenset[str] = frozenset()
-    """UIDs of the claims that got their pages: they may have them in use when they come again."""
+    """UIDs of the claims that received their pages and may have them in use."""
 
 
-class Record:
-    """The books in *directory*, for the boot called *boot*."""
+class PoolRecord:
+    """The record of this driver's pages in *directory*, valid in the boot *boot*."""
 
     def __init__(self, directory: str, boot: str) -> None:
         self.directory = directory
-        self._path = os.path.join(directory, FILE_NAME)
-        self._boot = boot
+        self._record = BootRecord(os.path.join(directory, FILE_NAME), _RecordedPools, boot)
 
-    def load(self) -> Books:
-        """What is written down for this boot; empty when nothing is. Raises ``OSError``."""
+    def load(self) -> RecordedPages:
+        """The record of this boot; empty if there is no valid one. Raises ``OSError``."""
         try:
-            with open(self._path, "rb") as file:
-                data = file.read()
-        except FileNotFoundError:
-            return Books()
-        try:
-            found = msgspec.json.decode(data, type=_File)
-            if found.format != _FORMAT:
-                raise ValueError(f"format {found.format} is not known here")
+            found = self._record.load()
+            if found is not None and found.format != _FORMAT:
+                raise ValueError(f"format {found.format} is not supported")
         except ValueError as error:
-            _LOG.warning(
-                "%s is unreadable (%s): hugepages made before are kept as they are",
-                self._path,
-                error,
+            log.warning(
+                "invalid record of hugepages; pages added before are kept",
+                path=self._record.path,
+                error=error,
             )
-            return Books()
-        if found.boot != self._boot:
-            return Books()
-        shares = {PoolKey(line.node, line.size): line.share for line in found.pools}
-        return Books(shares, frozenset(found.served))
+            return RecordedPages()
+        if found is None:
+            return RecordedPages()
+        pools = {PoolKey(pool.node, pool.size): pool.share for pool in found.pools}
+        return RecordedPages(pools, frozenset(found.served))
 
-    def save(self, books: Books) -> None:
-        """Write *books* down, durably. Raises ``OSError``."""
-        lines = tuple(_Line(key.node, key.size, each) for key, each in sorted(books.shares.items()))
-        atomicfile.ensure_directory(self.directory)
-        written = _File(_FORMAT, self._boot, lines, tuple(sorted(books.served)))
-        atomicfile.write_atomic(self._path, msgspec.json.encode(written))
+    def save(self, pages: RecordedPages) -> None:
+        """Replace the record, durably. Raises ``OSError``."""
+        pools = tuple(
+            _Pool(node=key.node, size=key.size, share=own)
+            for key, own in sorted(pages.pools.items())
+        )
+        served = tuple(sorted(pages.served))
+        self._record.save(
+            _RecordedPools(format=_FORMAT, boot=self._record.boot, pools=pools, served=served)
+        )
 
 
-def grown_pages(record: Record) -> dict[PoolKey, int]:
-    """The grown pages of each pool; those of a growth under way are counted as there."""
+def grown_pages(record: PoolRecord) -> dict[PoolKey, int]:
+    """The grown pages of each pool, including those of a growth in progress."""
     return {
-        key: share.grown + (max(0, share.aim - share.seen) if share.purpose == "grow" else 0)
-        for key, share in record.load().shares.items()
+        key: own.grown + (max(0, own.aim - own.seen) if own.purpose == "grow" else 0)
+        for key, own in record.load().pools.items()
     }
 
 
-def look_at_both(
-    discover: Callable[[], Machine], record: Record
+def machine_and_grown_pages(
+    discover: Callable[[], Machine], record: PoolRecord
 ) -> tuple[Machine, dict[PoolKey, int]]:
     """The machine and the grown pages of its pools, for :func:`.settings.budget`.
 
-    Pools may change between the two looks. The record is therefore read before and after, and the
-    larger number taken: for a moment too little may be offered, never too much. Raises ``OSError``.
+    Pools may change between the two reads. The record is therefore read before and after, and the
+    larger number used: too little may be offered for a moment, never too much. Raises ``OSError``.
     """
     before = grown_pages(record)
     machine = discover()

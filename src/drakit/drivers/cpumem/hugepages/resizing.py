@@ -1,103 +1,108 @@
-"""Changing the size of one pool so that a crash at any instant leaves no page unaccounted for."""
+"""Changing the size of one pool so that a crash at any moment leaves no page unaccounted for."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from drakit.drivers.cpumem.hugepages.files import PoolFiles
-from drakit.drivers.cpumem.hugepages.plan import Purpose, Share, begun, persistent, reconciled
-from drakit.drivers.cpumem.hugepages.record import Books, Record
+import msgspec
+
+from drakit.core.log import get_logger
+from drakit.drivers.cpumem.hugepages.files import SysfsPools
+from drakit.drivers.cpumem.hugepages.plan import OwnPages, Purpose, persistent, reconciled
+from drakit.drivers.cpumem.hugepages.record import PoolRecord, RecordedPages
 from drakit.drivers.cpumem.hugepages.settings import PoolKey
 from drakit.machine.model import HugepagePool
 
-_LOG = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How hard to try: writes in all, and seconds after which no further one is begun."""
+class ResizeLimits:
+    """The number of writes, and the seconds after which no further one is started."""
 
     tries: int = 3
     seconds: float = 8.0
 
 
-USUAL: Final = Patience()
+DEFAULT_LIMITS: Final = ResizeLimits()
 
 
 class Resizer:
-    """All changes of pools go through here: announce, write, read back, write down.
+    """All changes of pools: record the target, write, read back, record the result.
 
-    Not safe against another instance by itself; the caller holds a lock that is.
+    The caller holds a lock against other instances.
     """
 
     def __init__(
-        self, files: PoolFiles, record: Record, clock: Callable[[], float], patience: Patience
+        self,
+        files: SysfsPools,
+        record: PoolRecord,
+        clock: Callable[[], float],
+        limits: ResizeLimits,
     ) -> None:
         self.files = files
         self._record = record
         self._clock = clock
-        self._patience = patience
-        self.shares: dict[PoolKey, Share] = {}
+        self._limits = limits
+        self.own: dict[PoolKey, OwnPages] = {}
         self.served: frozenset[str] = frozenset()
 
     def load(self) -> None:
-        """Take up the record as it is on disk: another instance may have changed it."""
-        books = self._record.load()
-        self.shares = dict(books.shares)
-        self.served = books.served
+        """Load the record from disk: another instance may have changed it."""
+        recorded = self._record.load()
+        self.own = dict(recorded.pools)
+        self.served = recorded.served
 
     def note_served(self, uids: frozenset[str]) -> None:
-        """Write down which claims have their pages."""
+        """PoolRecord the claims that have their pages."""
         if uids != self.served:
             self.served = uids
             self._save()
 
     def _save(self) -> None:
-        self._record.save(Books(self.shares, self.served))
+        self._record.save(RecordedPages(self.own, self.served))
 
-    def look(self, key: PoolKey) -> tuple[HugepagePool, Share]:
-        """The pool and our share of it, as of now."""
+    def read(self, key: PoolKey) -> tuple[HugepagePool, OwnPages]:
+        """The current pool, and the pages of it that this driver added."""
         pool = self.files.read(key)
         size = persistent(pool)
-        share = reconciled(self.shares.get(key, Share(seen=size, aim=size)), size)
-        self.shares[key] = share
-        return pool, share
+        own = reconciled(self.own.get(key, OwnPages(seen=size, aim=size)), size)
+        self.own[key] = own
+        return pool, own
 
     def resize(self, key: PoolKey, target: int, purpose: Purpose) -> HugepagePool:
-        """Bring the pool to *target* persistent pages as nearly as the kernel does; as it is then.
+        """Resize the pool to *target* persistent pages as far as the kernel allows; the pool after it.
 
-        Between tries the node's memory is compacted. Raises ``OSError``; the record is right then too.
+        The node's memory is compacted between tries. Raises ``OSError``; the record is correct then too.
         """
-        pool, share = self.look(key)
+        pool, own = self.read(key)
         before = persistent(pool)
         if target == before:
             return pool
-        self.shares[key] = begun(share, target, purpose)
+        self.own[key] = msgspec.structs.replace(own, aim=target, purpose=purpose)
         self._save()
         try:
             pool = self._write(key, target)
         finally:
-            self.look(key)
+            self.read(key)
             self._save()
-        _LOG.info("%s: %d, were %d, asked for %d", key, persistent(pool), before, target)
+        log.info(
+            "hugepage pool resized", pool=key, pages=persistent(pool), before=before, target=target
+        )
         return pool
 
     def _write(self, key: PoolKey, target: int) -> HugepagePool:
-        deadline = self._clock() + self._patience.seconds
-        tries = self._patience.tries
+        deadline = self._clock() + self._limits.seconds
+        tries = self._limits.tries
         while True:
             self.files.write(key, target)
             pool = self.files.read(key)
             tries -= 1
             if persistent(pool) >= target or not tries or self._clock() >= deadline:
                 return pool
-            self._compact(key)
-
-    def _compact(self, key: PoolKey) -> None:
-        try:
-            self.files.compact(key.node)
-        except OSError as error:  # an aid only: the next write reclaims by itself
-            _LOG.debug("memory of NUMA node %d was not compacted: %s", key.node, error)
+            try:
+                self.files.compact(key.node)
+            except OSError as error:  # optional: the next write reclaims memory by itself
+                log.debug("cannot compact memory", numa_node=key.node, error=error)

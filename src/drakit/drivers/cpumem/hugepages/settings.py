@@ -1,4 +1,4 @@
-"""What an administrator says about hugepages, and what that means on a machine."""
+"""Hugepage settings, and their meaning for a machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PoolKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PageCounts:
-    """How many pages, by node and size. Nodes not named have ``elsewhere``."""
+    """Numbers of pages by node and size. Nodes that are not named have ``elsewhere``."""
 
     by_node: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
     elsewhere: Mapping[int, int] = field(default_factory=dict)
@@ -40,9 +40,9 @@ class PageCounts:
 
     @classmethod
     def parse(cls, text: str) -> PageCounts:
-        """Read ``0:2Mi=512,1Gi=4;1-3:2Mi=512;*:2Mi=64``; an empty text names nothing.
+        """Read ``0:2Mi=512,1Gi=4;1-3:2Mi=512;*:2Mi=64``; empty for none.
 
-        Raises ``ValueError`` that says which part is wrong and how it should look.
+        Raises ``ValueError`` with the part that is not valid and the syntax.
         """
         by_node: dict[int, Mapping[int, int]] = {}
         elsewhere: Mapping[int, int] = {}
@@ -53,12 +53,12 @@ class PageCounts:
             sizes = _sizes(part, pools)
             if nodes.strip() == "*":
                 if elsewhere:
-                    raise ValueError(f"* is there twice in {text!r}")
+                    raise ValueError(f"* is given twice in {text!r}")
                 elsewhere = sizes
                 continue
             for node in _nodes(part, nodes):
                 if node in by_node:
-                    raise ValueError(f"NUMA node {node} is there twice in {text!r}")
+                    raise ValueError(f"NUMA node {node} is given twice in {text!r}")
                 by_node[node] = sizes
         return cls(by_node, elsewhere)
 
@@ -78,7 +78,7 @@ def _sizes(part: str, text: str) -> dict[int, int]:
     for pool in text.split(","):
         name, equals, count = (piece.strip() for piece in pool.partition("="))
         if not equals or not (count.isascii() and count.isdigit()):
-            raise ValueError(f"{part!r}: {pool.strip()!r} is no SIZE=PAGES; write {SYNTAX}")
+            raise ValueError(f"{part!r}: {pool.strip()!r} is not SIZE=PAGES; write {SYNTAX}")
         size = parse_size(name.removeprefix("hugepages-"))
         if size in sizes:
             raise ValueError(f"{part!r} names {size_name(size)} twice")
@@ -90,14 +90,14 @@ def _sizes(part: str, text: str) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class HugepageSettings:
-    """What is configured: pool sizes, growth budgets, and how soon spare pages are given back."""
+    """Pool sizes, growth budgets, and how soon spare pages are returned."""
 
     pools: PageCounts = PageCounts()
-    """Static: the size each pool shall have."""
+    """Static: the size of each pool."""
     growth: PageCounts = PageCounts()
     """On demand: how many pages may be added while claims need them."""
     shrink_after: float = 300.0
-    """Seconds that grown pages stay unneeded before they are given back."""
+    """Seconds that grown pages are unused before they are returned."""
 
     def __bool__(self) -> bool:
         return bool(self.pools or self.growth)
@@ -116,15 +116,12 @@ def static_pools(settings: HugepageSettings, machine: Machine) -> dict[PoolKey, 
 def budget(
     settings: HugepageSettings, machine: Machine, grown: Mapping[PoolKey, int] | None = None
 ) -> dict[int, dict[int, int]]:
-    """How many pages may still be added to the pools of *machine*, by node and size.
+    """Pages that may still be added to the pools of *machine*, by node and size.
 
-    *grown* are the pages added already; they are part of the machine's pools. So both
-
-    * the pool's pages plus this, offered as hugepages, and
-    * ``usable_bytes`` less this in bytes, offered as memory,
-
-    stay the same while pages are grown and given back: a page can be promised as one of the two only.
-    A budget beyond the memory of the node is cut. Pools with nothing left are listed with 0.
+    *grown* pages were added already and are part of the machine's pools. So the pool's pages plus this
+    (offered as hugepages) and ``usable_bytes`` minus this in bytes (offered as memory) do not change
+    when pages are grown and returned: a page is offered only once. A budget beyond the node's memory
+    is cut. Pools with an exhausted budget are listed with 0.
     """
     found: dict[int, dict[int, int]] = {}
     for node in machine.numa_nodes:
@@ -139,8 +136,8 @@ def budget(
     return found
 
 
-def doubts(settings: HugepageSettings, machine: Machine) -> Iterator[str]:
-    """What is configured and cannot be on *machine*, each in words with the way out."""
+def configuration_warnings(settings: HugepageSettings, machine: Machine) -> Iterator[str]:
+    """Settings that do not fit *machine*, one message each."""
     nodes = {node.id: node for node in machine.numa_nodes}
     for key, counts in (("hugepagePools", settings.pools), ("hugepageGrowth", settings.growth)):
         for number, sizes in counts.by_node.items():
@@ -151,8 +148,8 @@ def doubts(settings: HugepageSettings, machine: Machine) -> Iterator[str]:
             for size in sizes:
                 if not _has_pool(node, size):
                     yield (
-                        f"{key} names {PoolKey(number, size)}, which it cannot have (it has "
-                        f"{_names(node) or 'none'}); ignored"
+                        f"{key} names {PoolKey(number, size)}, which the kernel does not support (it "
+                        f"supports {_names(node) or 'none'}); ignored"
                     )
             wanted = sum(size * pages for size, pages in sizes.items())
             if wanted > node.memory_bytes:

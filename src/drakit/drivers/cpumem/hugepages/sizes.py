@@ -1,4 +1,4 @@
-"""Page sizes and how they are spelt: by Kubernetes, by cgroups, by sysfs."""
+"""Page sizes as spelled by Kubernetes, cgroups and sysfs."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def kernel_size_name(size: int) -> str:
 
 
 def parse_size(text: str) -> int:
-    """The bytes of a page from any usual spelling (``2Mi``, ``2M``, ``2MB``, ``2048kB``).
+    """A page size in bytes from any common spelling (``2Mi``, ``2M``, ``2MB``, ``2048kB``).
 
-    All of them mean powers of two here: no page has a decimal size. Raises ``ValueError``.
+    All units are powers of two: no page has a decimal size. Raises ``ValueError``.
     """
     found = _SPELLING.fullmatch(text.strip())
     if found is None:
-        raise ValueError(f"{text!r} is no page size; write it like 2Mi or 1Gi")
+        raise ValueError(f"{text!r} is not a valid page size; write it like 2Mi or 1Gi")
     factor = dict(_UNITS)[found[2][0].upper() + "i"]
     size = int(found[1]) * factor
     if size <= 0 or size & (size - 1):
-        raise ValueError(f"{text!r} is no page size: it must be a power of two")
+        raise ValueError(f"{text!r} is not a valid page size: it must be a power of two")
     return size

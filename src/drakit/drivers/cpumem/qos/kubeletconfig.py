@@ -1,9 +1,8 @@
-"""The kubelet's configuration as it reads it: its file, and over that its drop-ins (KEP-3983).
+"""The kubelet's configuration: its file, merged with its drop-ins (KEP-3983).
 
-In its ``--config-dir`` the kubelet takes every ``*.conf``, also in subdirectories, in the order of
-Go's ``filepath.WalkDir``, and merges each as a JSON merge patch (RFC 7386) over what it has so far.
-Like the kubelet, which does not start with a file it cannot read, nothing is left out here: one bad
-file, and the configuration is not known.
+The kubelet reads every ``*.conf`` in its ``--config-dir``, also in subdirectories, in the order of Go's
+``filepath.WalkDir``, and merges each as a JSON merge patch (RFC 7386). It does not start with a file it
+cannot read; here, one invalid file makes the configuration unknown.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import msgspec
 from drakit.kit.config.options import HostOptions
 
 DEFAULT_EVICTION_HARD: Final[Mapping[str, str]] = {"memory.available": "100Mi"}
-"""What concerns memory in the ``evictionHard`` of a kubelet whose file has none."""
+"""The memory part of the default ``evictionHard``."""
 LARGEST: Final = 256 << 10
 """Bytes of all files together: a whole ``KubeletConfiguration`` has a few thousand."""
 MOST_ENTRIES: Final = 1000
@@ -31,11 +30,11 @@ _EXPONENT: Final = re.compile(r"[-+]?\d+[eE][-+]?\d+")
 
 
 class KubeletConfigError(ValueError):
-    """The kubelet's configuration cannot be read; the text says which file and why."""
+    """The kubelet's configuration cannot be read; has the file and the reason."""
 
 
 class KubeletConfig(msgspec.Struct, frozen=True, rename="camel"):
-    """What concerns CPUs and memory in a ``KubeletConfiguration``."""
+    """The settings of a ``KubeletConfiguration`` that concern CPUs and memory."""
 
     cpu_manager_policy: str | None = None
     topology_manager_policy: str | None = None
@@ -55,38 +54,28 @@ class KubeletConfig(msgspec.Struct, frozen=True, rename="camel"):
         return True if self.feature_gates.get("AllAlpha") else None
 
 
-def parse(document: Mapping[str, Any], source: str) -> KubeletConfig:
-    """A configuration from its document. Raises :class:`KubeletConfigError`.
-
-    Takes also the answer of ``/configz``, which has the configuration under ``kubeletconfig``.
-    """
-    return _convert(document.get("kubeletconfig", document), source)
-
-
-def _convert(document: Any, source: str) -> KubeletConfig:
+def parse(document: Any, source: str) -> KubeletConfig:
+    """A configuration from its document. Raises :class:`KubeletConfigError`."""
     factor = document.get(_FACTOR) if isinstance(document, Mapping) else None
     if isinstance(factor, str) and _EXPONENT.fullmatch(factor):
-        # The kubelet takes 9e-1 for a number, as JSON has it; YAML 1.1, as read here, for a text.
+        # 9e-1 is a number to the kubelet (JSON), and a text in YAML 1.1 as read here.
         document = {**document, _FACTOR: float(factor)}
     try:
         return msgspec.convert(document, KubeletConfig)
     except msgspec.ValidationError as error:
-        raise KubeletConfigError(f"{source} is no configuration of a kubelet: {error}") from error
+        raise KubeletConfigError(f"{source} is not a kubelet configuration: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class KubeletFiles:
-    """Where the kubelet's configuration is: its file, and its ``--config-dir`` if it has one.
-
-    Neither needs to be there.
-    """
+    """The kubelet's configuration file and its ``--config-dir``, if any; both may be missing."""
 
     path: str
     drop_in_dir: str = ""
 
     @classmethod
     def of(cls, options: HostOptions, path: str | None = None) -> KubeletFiles:
-        """Where *options* say they are; *path* is another place of the file."""
+        """The paths in *options*; *path* replaces that of the file."""
         return cls(path or options.kubelet_config, options.kubelet_config_dir)
 
     def __str__(self) -> str:
@@ -102,26 +91,25 @@ class KubeletFiles:
         return tuple((path, *_stamp(path)) for path in paths)
 
     def read(self) -> KubeletConfig | None:
-        """The configuration; None without any file. Raises :class:`KubeletConfigError`."""
+        """The configuration; None without a file. Raises :class:`KubeletConfigError`."""
         merged: dict[str, Any] | None = None
         for path, document in self._documents():
-            # Alone before it is merged, which would hide whose mistake it is.
-            _convert(_merge({}, document), _told(path))
+            # Each file alone first: an error of the merged document would not name the file.
+            parse(_merge({}, document), _shown(path))
             merged = _merge({} if merged is None else merged, document)
-        return None if merged is None else _convert(merged, self.path)
+        return None if merged is None else parse(merged, self.path)
 
-    def read_or_say(self) -> tuple[KubeletConfig | None, str]:
-        """The configuration, or None and why it is not known. Never raises."""
+    def read_or_reason(self) -> tuple[KubeletConfig | None, str]:
+        """The configuration, or None and the reason. Never raises."""
         try:
             return self.read(), f"there is no {self.path}"
         except KubeletConfigError as error:
             return None, f"its configuration cannot be read: {error}"
 
     def drop_ins(self) -> list[str]:
-        """The drop-ins in the order in which the kubelet takes them.
+        """The drop-ins in the kubelet's order: by name, depth first. Raises :class:`KubeletConfigError`.
 
-        At each level by name, a directory's files in the directory's place; symbolic links to
-        directories are not followed. Raises :class:`KubeletConfigError`.
+        Symbolic links to directories are not followed.
         """
         found: list[str] = []
         waiting = [(self.drop_in_dir, True)] if self.drop_in_dir else []
@@ -141,7 +129,7 @@ class KubeletFiles:
         return found
 
     def _documents(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """What is to be merged, in order. Raises :class:`KubeletConfigError`."""
+        """The documents to merge, in order. Raises :class:`KubeletConfigError`."""
         room = LARGEST
         text = _text(self.path, room)
         if text is not None:
@@ -150,43 +138,41 @@ class KubeletFiles:
         for path in self.drop_ins():
             text = _text(path, room) if _is_file(path) else None
             if text is None:
-                # A link that leads out of what is mounted into our container ends here, too.
-                raise KubeletConfigError(f"{_told(path)} cannot be read: it is no file, or gone")
+                # Also a link to a file that is not mounted into our container.
+                raise KubeletConfigError(f"{_shown(path)} cannot be read: not a file, or removed")
             room -= len(text)
             yield path, _mapping(text, path)
 
 
 def _main(document: dict[str, Any], path: str) -> dict[str, Any]:
-    """The document of the file itself, as the kubelet has it before drop-ins go over it."""
+    """The document of the file itself, with the default of ``evictionHard``."""
     inner = document.get("kubeletconfig", document)
     if not isinstance(inner, dict):
-        raise KubeletConfigError(f"{path} is no configuration of a kubelet: it is no mapping")
+        raise KubeletConfigError(f"{path} is not a kubelet configuration: not a mapping")
     if inner.get("evictionHard") is None:
         return {**inner, "evictionHard": DEFAULT_EVICTION_HARD}
     return inner
 
 
 def _mapping(text: bytes, path: str) -> dict[str, Any]:
-    from drakit.core.yaml import YamlError, load_strictly  # heavy; a few times in a life
+    from drakit.core.yaml import YamlError, load_strictly  # heavy, and rarely needed
 
     try:
         document = load_strictly(text.decode())
     except (UnicodeDecodeError, YamlError) as error:
-        raise KubeletConfigError(f"{_told(path)} cannot be read: {error}") from error
+        raise KubeletConfigError(f"{_shown(path)} cannot be read: {error}") from error
     if document is None:
         return {}
     if not isinstance(document, dict):
-        raise KubeletConfigError(
-            f"{_told(path)} is no configuration of a kubelet: it is no mapping"
-        )
+        raise KubeletConfigError(f"{_shown(path)} is not a kubelet configuration: not a mapping")
     return document
 
 
 def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """*above* over *below*: mappings key by key, null takes a key away, everything else whole.
+    """*above* merged over *below*: mappings by key, null removes a key, other values replace.
 
-    Only two levels deep. Nothing that is read here is deeper, and with YAML's aliases a small file
-    can have more branches than could ever be walked.
+    Only two levels deep: no setting used here is deeper, and YAML aliases could make a small file
+    expand without bound.
     """
     mappings = {
         key: _over(below.get(key), value)
@@ -205,7 +191,7 @@ def _over(below: object, above: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _entries(directory: str) -> list[tuple[str, bool]]:
-    """The paths in a directory by name, as bytes, and whether they are directories themselves."""
+    """The paths in a directory, sorted as bytes, and whether they are directories."""
     try:
         with os.scandir(directory) as found:
             entries = sorted(
@@ -215,31 +201,31 @@ def _entries(directory: str) -> list[tuple[str, bool]]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise KubeletConfigError(f"{_told(directory)} cannot be read: {error}") from error
+        raise KubeletConfigError(f"{_shown(directory)} cannot be read: {error}") from error
 
 
 def _is_file(path: str) -> bool:
-    """Whether it can be read without waiting for anybody, as for the other end of a pipe."""
+    """Whether it is a regular file, which can be read without blocking."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
     except FileNotFoundError:
         return False
     except OSError as error:  # a loop of links, for one
-        raise KubeletConfigError(f"{_told(path)} cannot be read: {error}") from error
+        raise KubeletConfigError(f"{_shown(path)} cannot be read: {error}") from error
 
 
 def _text(path: str, room: int) -> bytes | None:
-    """What a file holds, at most *room* bytes; None when there is none."""
+    """The content of a file, at most *room* bytes; None if missing."""
     try:
         with open(path, "rb") as file:
             text = file.read(room + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise KubeletConfigError(f"{_told(path)} cannot be read: {error}") from error
+        raise KubeletConfigError(f"{_shown(path)} cannot be read: {error}") from error
     if len(text) > room:
         raise KubeletConfigError(
-            f"{_told(path)} cannot be read: with the files before it, it has more than {LARGEST} bytes"
+            f"{_shown(path)} cannot be read: with the files before it, it has more than {LARGEST} bytes"
         )
     return text
 
@@ -252,6 +238,6 @@ def _stamp(path: str) -> tuple[int, ...]:
     return (status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-def _told(path: str) -> str:
-    """A path for people's eyes: names of files may have line ends in them, or be no text at all."""
+def _shown(path: str) -> str:
+    """A printable path: file names may contain newlines or invalid characters."""
     return path if path.isprintable() else repr(path)

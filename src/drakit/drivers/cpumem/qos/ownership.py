@@ -1,6 +1,6 @@
-"""Which memory files are the kubelet's, by its live configuration; the driver leaves those alone.
+"""Memory files that the kubelet writes, by its configuration; the driver does not manage those.
 
-Exactly one process decides the value of each file. What the kubelet (1.37) writes:
+Exactly one process decides the value of each file. The kubelet (1.37) writes:
 
 ===================================== ============================================================
 ``memoryReservationPolicy:``          ``memory.min`` and ``memory.low`` at every level, at each pod's
@@ -12,14 +12,13 @@ gate ``DRANodeAllocatableResources``  hugepage limits of pods and containers, cl
 ===================================== ============================================================
 
 With its defaults it writes ``memory.min=0`` and ``memory.low=0`` for every container at creation and
-resize; the driver answers those events and has the last word there.
+resize; the driver's response to these events overrides them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from drakit.core.quantity import Quantity, QuantityError
 from drakit.drivers.cpumem.qos.kubeletconfig import (
@@ -27,7 +26,6 @@ from drakit.drivers.cpumem.qos.kubeletconfig import (
     KubeletConfig,
     KubeletConfigError,
     KubeletFiles,
-    parse,
 )
 from drakit.drivers.models.memory_policy import Knob, MemoryQosPolicy
 
@@ -38,19 +36,19 @@ _MAPPING_GATE: Final = "DRANodeAllocatableResources"
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """What the kubelet owns, and in words why the driver keeps away from it."""
+    """Files that the kubelet writes, and the reasons."""
 
     kubelets: frozenset[Knob] = frozenset()
     reasons: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
-    """What cannot work together; to be said loudly."""
+    """Settings of kubelet and driver that conflict."""
 
 
 def decide(kubelet: KubeletConfig | None, *, mapped: bool) -> Ownership:
-    """Who writes what. *mapped* says whether our devices are published with KEP-5517 mappings.
+    """The owner of each file. *mapped*: our devices are published with KEP-5517 mappings.
 
-    None for *kubelet*: its configuration is not known. Then it is taken to have its defaults, except
-    that mapped hugepages are left to it: counting a claim twice would be worse than not at all.
+    If *kubelet* is None, its configuration is unknown. The defaults are assumed, except that mapped
+    hugepages are the kubelet's: accounting a claim twice would be worse than not at all.
     """
     known = kubelet or KubeletConfig()
     kubelets: set[Knob] = set()
@@ -69,9 +67,7 @@ def decide(kubelet: KubeletConfig | None, *, mapped: bool) -> Ownership:
     if mapped and (kubelet is None or kubelet.gate(_MAPPING_GATE)):
         kubelets.add(Knob.HUGEPAGES)
         how = (
-            "its configuration is not known"
-            if kubelet is None
-            else f"its gate {_MAPPING_GATE} is on"
+            "its configuration is unknown" if kubelet is None else f"its gate {_MAPPING_GATE} is on"
         )
         reasons.append(
             f"hugepage limits are the kubelet's: devices are published with mappings, and {how}"
@@ -85,7 +81,7 @@ def decide(kubelet: KubeletConfig | None, *, mapped: bool) -> Ownership:
 
 
 def allocatable_memory(kubelet: KubeletConfig | None, total: int, hugetlb: int) -> int:
-    """The node's allocatable memory as the kubelet computes it, from MemTotal and the page pools."""
+    """The node's allocatable memory as the kubelet computes it, from MemTotal and the hugepage pools."""
     known = kubelet or KubeletConfig()
     kept = sum(
         _bytes((reserved or {}).get("memory", "0"), total)
@@ -111,30 +107,26 @@ def _bytes(text: str, total: int) -> int:
 
 @dataclass(slots=True)
 class OwnershipReader:
-    """Reads the kubelet's configuration again whenever it changed.
+    """Reads the kubelet's configuration again whenever its files change.
 
-    *configz* returns the document of the kubelet's ``/configz`` when there is a way to it; it is
-    the live configuration and goes before the files. A file that cannot be read leaves the last
-    answer as it is.
+    If a file cannot be read, the last result is kept.
     """
 
     files: KubeletFiles
     mapped: bool = False
-    configz: Callable[[], Mapping[str, Any] | None] | None = None
     config: KubeletConfig | None = None
     ownership: Ownership = field(default_factory=Ownership)
     problem: str | None = None
     _read_at: tuple[object, ...] | None = None
 
-    def look(self) -> Ownership:
-        """Who owns what now."""
-        live = self.configz() if self.configz is not None else None
+    def read(self) -> Ownership:
+        """The current owners."""
         stamp = self.files.stamp()
-        if live is None and stamp == self._read_at:
+        if stamp == self._read_at:
             return self.ownership
         self._read_at = stamp
         try:
-            self.config = self.files.read() if live is None else parse(live, "/configz")
+            self.config = self.files.read()
             self.problem = None if self.config is not None else f"there is no {self.files.path}"
         except KubeletConfigError as error:
             self.problem = str(error)
@@ -145,9 +137,9 @@ class OwnershipReader:
     def on_this_node(self, policy: MemoryQosPolicy, total: int, hugetlb: int) -> MemoryQosPolicy:
         """*policy* without what the kubelet writes, and with the node's allocatable memory.
 
-        *total* is the node's MemTotal, *hugetlb* what its page pools hold of it.
+        *total* is the node's MemTotal, *hugetlb* the part in hugepage pools.
         """
-        ownership = self.look()
+        ownership = self.read()
         return replace(
             policy,
             kubelets=ownership.kubelets,
@@ -155,10 +147,10 @@ class OwnershipReader:
         )
 
     def remarks(self) -> tuple[str, ...]:
-        """What to tell the administrator, as of the last look."""
-        doubt = (
+        """Messages for the administrator, as of the last read."""
+        unknown = (
             ()
             if self.problem is None
-            else (f"{self.problem}: the kubelet is taken to have its defaults (or those it had)",)
+            else (f"{self.problem}: the kubelet's last known settings or defaults are assumed",)
         )
-        return (*doubt, *self.ownership.reasons, *self.ownership.conflicts)
+        return (*unknown, *self.ownership.reasons, *self.ownership.conflicts)

@@ -1,4 +1,4 @@
-"""What memory files must say: pods and policy in, ``{cgroup: {file: value}}`` out. Pure.
+"""Desired values of memory files: pods and policy in, ``{cgroup: {file: value}}`` out. Pure.
 
 The values are those of KEP-2570 (Memory QoS), with claims on top of requests:
 
@@ -12,18 +12,18 @@ QoS class   sum of its pods                sum of its pods                –
 kubepods    sum of all pods                sum of all pods                –
 =========== ============================== ============================== ===========================
 
-A pod with claims only is BestEffort to the kubelet; its claims are a guarantee all the same and count
+A pod with claims only is BestEffort to the kubelet; its claims are nevertheless guaranteed and count
 as ``memory.min``. Protection is worth no more than that of the weakest ancestor, so the whole chain
-is planned, also above ``kubepods`` where the kubelet has a ``cgroupRoot``.
+is planned, also above ``kubepods`` if the kubelet has a ``cgroupRoot``.
 
-Differences from the kubelet, on purpose: it puts Guaranteed *and* Burstable requests into the
-``memory.min`` of ``kubepods``; where cgroups are mounted with ``memory_recursiveprot`` the part that
-no child claims is handed out by usage, so BestEffort pods would be protected for nothing. The kernel
-follows ``min`` and ``low`` down the tree separately, so the two exact sums are enough.
+This differs from the kubelet, which adds Guaranteed *and* Burstable requests to the ``memory.min`` of
+``kubepods``: with the mount option ``memory_recursiveprot`` the part that no child claims is distributed
+by usage, so BestEffort pods would be protected too. The kernel evaluates ``min`` and ``low`` separately,
+so the two exact sums are enough.
 
-A claim that several containers of a pod share counts in full for each of them and once for the pod.
-When a container is created nobody knows who else will use the claim; should they use more together
-than the claim, the kernel divides the pod's protection by usage.
+A claim that several containers of a pod share counts in full for each of them and once for the pod,
+because it is unknown at creation which other containers will use it. If they use more together than
+the claim, the kernel divides the pod's protection by usage.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from drakit.drivers.cpumem.qos.layout import PodPlace, QosClass
-from drakit.drivers.cpumem.qos.shares import Share, distinct, pages_of
+from drakit.cgroups.paths import PodCgroup, QosClass
+from drakit.drivers.cpumem.qos.shares import MemoryShare, distinct, pages_of
 from drakit.drivers.models.memory_policy import Knob, MemoryQosPolicy
 
 Values = dict[str, str]
@@ -47,40 +47,40 @@ HIGH: Final = "memory.high"
 
 @dataclass(frozen=True, slots=True)
 class ContainerFacts:
-    """A container: what its pod's spec says, and what it may use of claims."""
+    """A container's requests and limits, and the shares of claims it may use."""
 
-    shares: tuple[Share, ...] = ()
+    shares: tuple[MemoryShare, ...] = ()
     request: int | None = None
-    """Requested memory; None when the spec is not known, 0 when it requests none."""
+    """Requested memory; None if the spec is unknown, 0 if it requests none."""
     limit: int | None = None
     classic_pages: Mapping[str, int] = field(default_factory=dict)
     """Hugepage limits of the spec, by page size as the kernel spells it."""
     path: str | None = None
-    """Its cgroup below the mount, where known."""
+    """Its cgroup below the mount, if known."""
 
     @property
     def bound(self) -> int | None:
-        """The limit that holds: 0 and -1 are runtimes' words for none."""
+        """The limit; runtimes report 0 or -1 for none."""
         return self.limit if self.limit is not None and self.limit > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """A pod: where it is, what it requests, and all claims it holds."""
+    """A pod's cgroup, its requests, and all shares of claims it holds."""
 
-    place: PodPlace
-    shares: tuple[Share, ...] = ()
+    place: PodCgroup
+    shares: tuple[MemoryShare, ...] = ()
     containers: tuple[ContainerFacts, ...] = ()
     request: int | None = None
-    """The pod's requested memory as the scheduler counts it; None when the spec is not known."""
+    """The pod's requested memory as the scheduler counts it; None if the spec is unknown."""
     pod_limit: int | None = None
-    """The limit in the pod's own resources (pod-level resources), if it has one."""
+    """The limit in the pod-level resources, if any."""
     classic_pages: Mapping[str, int] = field(default_factory=dict)
-    """Hugepage limits that the kubelet gave the pod."""
+    """Hugepage limits that the kubelet set for the pod."""
 
     @property
-    def claims(self) -> tuple[Share, ...]:
-        """Each share of the pod once, those included that only a container names."""
+    def claims(self) -> tuple[MemoryShare, ...]:
+        """Each share of the pod once, including those that only a container uses."""
         return distinct([*self.shares, *(each for c in self.containers for each in c.shares)])
 
     @property
@@ -94,15 +94,15 @@ class PodFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What files must say, by cgroup below the mount. What is not mentioned is not touched."""
+class QosPlan:
+    """Desired values by cgroup below the mount. Other files are not touched."""
 
     containers: Mapping[str, Values] = field(default_factory=dict)
-    """Set through the runtime: under systemd it would undo what is written by hand."""
+    """Set through the runtime: systemd would undo direct writes."""
     tree: Mapping[str, Values] = field(default_factory=dict)
     """Pods and above: exactly these values."""
     floors: Mapping[str, Values] = field(default_factory=dict)
-    """At least these values: somebody else's files, which must not be below what is planned."""
+    """Minimum values of files that others own."""
 
     def everything(self) -> dict[str, Values]:
         """All exact values, for comparison with the cgroups as they are."""
@@ -139,7 +139,7 @@ def container_values(
     container: ContainerFacts,
     pod_limit: int | None = None,
 ) -> Values:
-    """What the runtime must set for a container (``DesiredResources.unified``); nothing where nothing is due."""
+    """Files that the runtime must set for a container (``DesiredResources.unified``); empty for none."""
     values: Values = {}
     protected = _container_protection(policy, qos_class, container)
     if protected and policy.owns(Knob.PROTECTION):
@@ -157,8 +157,8 @@ def container_values(
 def container_memory_limit(policy: MemoryQosPolicy, container: ContainerFacts) -> int | None:
     """The memory limit for a container whose pages are charged to it (``DesiredResources.memory_limit``).
 
-    None leaves the kubelet's. Without room for the claimed pages the container would be killed for
-    using them. The limit of its *pod* is the kubelet's and does not grow.
+    None keeps the kubelet's. A limit that does not include the claimed pages would get the container
+    killed for using them. The limit of its *pod* is the kubelet's and does not grow.
     """
     pages = sum(share.page_bytes for share in distinct(container.shares))
     if not policy.hugetlb_charged or not pages or container.bound is None:
@@ -175,7 +175,7 @@ def _container_protection(
     return claimed + _requested(qos_class, container) + _charged(policy, container.classic_pages)
 
 
-def _claimed(policy: MemoryQosPolicy, shares: Iterable[Share]) -> int:
+def _claimed(policy: MemoryQosPolicy, shares: Iterable[MemoryShare]) -> int:
     """Bytes that these shares protect."""
     pages = policy.hugetlb_charged
     return sum(share.memory + (share.page_bytes if pages else 0) for share in shares)
@@ -186,7 +186,7 @@ def _charged(policy: MemoryQosPolicy, classic: Mapping[str, int]) -> int:
 
 
 def _requested(qos_class: QosClass, container: ContainerFacts) -> int:
-    """Requested memory; a Guaranteed container's limit says it where the spec is not known."""
+    """Requested memory; a Guaranteed container's limit equals it if the spec is unknown."""
     if container.request is not None:
         return container.request
     return (container.bound or 0) if qos_class is QosClass.GUARANTEED else 0
@@ -204,7 +204,7 @@ def _throttled(
         return None
     request = 0 if qos_class is QosClass.BEST_EFFORT else container.request
     if request is None:
-        return None  # a container whose request is its limit must not be throttled, and may be this
+        return None  # its request may be its limit, and then it must not be throttled
     if container.bound is None:
         limit = policy.allocatable
     elif container.bound == request:
@@ -214,7 +214,7 @@ def _throttled(
     high = _above(policy, request, limit)
     if high is None or not policy.hugetlb_charged:
         return high
-    # Pages cannot be reclaimed: counted into the formula they would keep the throttle on for good.
+    # Pages cannot be reclaimed: included in the formula they would throttle permanently.
     classic = sum(container.classic_pages.values()) if policy.mode == "all" else 0
     return high + sum(share.page_bytes for share in claims) + classic
 
@@ -229,7 +229,7 @@ def _above(policy: MemoryQosPolicy, request: int, limit: int | None) -> int | No
 # -- pods and above ---------------------------------------------------------------------------------
 
 
-def plan(policy: MemoryQosPolicy, pods: Iterable[PodFacts]) -> Plan:
+def plan(policy: MemoryQosPolicy, pods: Iterable[PodFacts]) -> QosPlan:
     """The files of all cgroups, for all pods of the node. Each pod may be given once."""
     containers: dict[str, Values] = {}
     sums, floors = _Sums(), _Sums()
@@ -243,11 +243,11 @@ def plan(policy: MemoryQosPolicy, pods: Iterable[PodFacts]) -> Plan:
         _protect(policy, pod, sums, floors)
         _limit_pages(policy, pod, claimed_sizes, sums, floors)
         _throttle_pod(policy, pod, sums)
-    return Plan(dict(sorted(containers.items())), sums.values(), floors.values())
+    return QosPlan(dict(sorted(containers.items())), sums.values(), floors.values())
 
 
 class _Sums:
-    """Amounts by cgroup and file, added up."""
+    """Sums by cgroup and file."""
 
     def __init__(self) -> None:
         self._amounts: dict[str, dict[str, int]] = {}
@@ -257,7 +257,7 @@ class _Sums:
         files[file] = files.get(file, 0) + amount
 
     def values(self) -> dict[str, Values]:
-        """Everything by path, parents first; files in the order in which they came."""
+        """All sums by path, parents first; files in the order in which they were added."""
         return {
             path: {file: str(amount) for file, amount in files.items()}
             for path, files in sorted(self._amounts.items())
@@ -265,7 +265,7 @@ class _Sums:
 
 
 def pod_protection(policy: MemoryQosPolicy, pod: PodFacts) -> int:
-    """How much of a pod's memory is protected: what it requests and each of its claims once."""
+    """The protected memory of a pod: its requests, and each of its claims once."""
     claimed = _claimed(policy, pod.claims)
     if policy.mode != "all":
         return claimed if policy.mode == "claims" else 0
@@ -288,10 +288,10 @@ def _protect(policy: MemoryQosPolicy, pod: PodFacts, sums: _Sums, floors: _Sums)
 def _limit_pages(
     policy: MemoryQosPolicy, pod: PodFacts, claimed_sizes: set[str], sums: _Sums, floors: _Sums
 ) -> None:
-    """The pod's limits for the sizes it claims, and room for all pods in the root's.
+    """The pod's limits for the sizes it claims, and the minimum for all pods in the root.
 
-    Without KEP-5517 the kubelet gives a pod a limit of 0 for every size that its spec does not
-    mention, and ``kubepods`` the pool as it was when the kubelet started.
+    Without KEP-5517 the kubelet sets a pod's limit to 0 for every size that its spec does not
+    contain, and that of ``kubepods`` to the pool when the kubelet started.
     """
     if not policy.owns(Knob.HUGEPAGES):
         return
@@ -306,7 +306,7 @@ def _limit_pages(
 
 
 def _throttle_pod(policy: MemoryQosPolicy, pod: PodFacts, sums: _Sums) -> None:
-    """``memory.high`` of a pod with a limit of its own; other pods have none at this level."""
+    """``memory.high`` of a pod with a pod-level limit; other pods have none at this level."""
     limited = pod.pod_limit is not None and pod.request not in (None, pod.pod_limit)
     if policy.mode != "all" or not limited or not policy.owns(Knob.THROTTLING):
         return

@@ -1,12 +1,11 @@
-"""What pods request and limit, by their specs; needed only to protect what is not claimed.
+"""Requests and limits of pods, from the API server; used in mode ``all`` only.
 
-The runtime knows limits but not requests, so mode ``all`` reads the node's pods from the API server.
+The runtime reports limits but not requests.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -15,17 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from drakit.core.log import get_logger
 from drakit.core.quantity import Quantity, QuantityError
 
 if TYPE_CHECKING:
     from drakit.wire.kube import Client
 
-_LOG = logging.getLogger(__name__)
+log = get_logger(__name__)
 _MEMORY: Final = "memory"
 _RELIST_SECONDS: Final = 60.0
-"""How old a list may be whose pods are all known: a resize changes requests without a new pod."""
+"""How long a list is used if all pods are known: a resize changes requests without a new pod."""
 _RETRY_SECONDS: Final = 10.0
-_PATIENCE_SECONDS: Final = 2.0
+_TIMEOUT_SECONDS: Final = 2.0
 
 
 class _Resources(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class _Resources(msgspec.Struct, frozen=True):
 
     @property
     def request(self) -> int:
-        """Requested memory; the API server fills a missing one from the limit, pods in files may lack it."""
+        """Requested memory; static pods may lack it, then it is the limit."""
         return _bytes(self.requests.get(_MEMORY, self.limits.get(_MEMORY, 0)))
 
     @property
@@ -66,24 +66,21 @@ class _Pod(msgspec.Struct, frozen=True):
 
 
 _MIRROR: Final = "kubernetes.io/config.hash"
-"""The UID that the kubelet and the runtime know a static pod by; its mirror in the API has another."""
+"""The UID of a static pod for the kubelet and the runtime; its mirror pod in the API has another."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodRequests:
-    """What a pod asks for in memory: in all, and by container."""
+    """Requested memory of a pod and of its containers."""
 
     request: int
     pod_limit: int | None = None
-    """The limit in the pod's own resources, if it has one."""
+    """The limit in the pod-level resources, if any."""
     containers: Mapping[str, int] = field(default_factory=dict)
 
 
 def requests_of(document: Mapping[str, Any]) -> tuple[str, PodRequests]:
-    """A pod's UID as the runtime has it, and its requests, from the API's document.
-
-    Raises ``ValueError`` for what is no pod.
-    """
+    """A pod's UID as in the runtime, and its requests. Raises ``ValueError`` for an invalid pod."""
     try:
         pod = msgspec.convert(document, _Pod)
         spec = pod.spec
@@ -95,13 +92,13 @@ def requests_of(document: Mapping[str, Any]) -> tuple[str, PodRequests]:
         each = {c.name: c.resources.request for c in (*spec.init_containers, *spec.containers)}
         limit = own.limit if own is not None else None
     except (msgspec.ValidationError, QuantityError) as error:
-        raise ValueError(f"no pod that can be understood: {error}") from error
+        raise ValueError(f"not a valid pod: {error}") from error
     uid = pod.metadata.annotations.get(_MIRROR) or pod.metadata.uid
     return uid, PodRequests(request, limit, each)
 
 
 def _aggregate(spec: _Spec) -> int:
-    """As the scheduler counts: the containers together, or the costliest moment of initialization."""
+    """As the scheduler counts: the sum of the containers, or the maximum during initialization."""
     total = sum(container.resources.request for container in spec.containers)
     sidecars = peak = 0
     for container in spec.init_containers:
@@ -119,10 +116,10 @@ def _bytes(value: str | float) -> int:
 
 
 class ApiPodSpecs:
-    """The requests of the node's pods, from the API server, read when a pod is new or time is up.
+    """The requests of the node's pods, listed again for a new pod and once a minute.
 
-    *connect* makes a client for one list: they are rare. When the server cannot be reached, what was
-    known stays; pods that are not known then have no protection beyond that of their claims.
+    *connect* creates a client for one list. If the server cannot be reached, the last list is used; new
+    pods then have no protection beyond their claims.
     """
 
     def __init__(
@@ -139,7 +136,7 @@ class ApiPodSpecs:
         self._due = -math.inf
 
     async def __call__(self, pod_uids: Iterable[str]) -> Mapping[str, PodRequests]:
-        """The requests of these pods, as far as they are known."""
+        """The requests of these pods, as far as known."""
         wanted = frozenset(pod_uids)
         if wanted - self._known.keys() - self._missing or self._clock() >= self._due:
             await self._list()
@@ -151,27 +148,27 @@ class ApiPodSpecs:
 
         mine = Selection(fields=f"spec.nodeName={self._node}")
         try:
-            # Limits of claims wait for this, and containers for them.
-            async with asyncio.timeout(_PATIENCE_SECONDS), self._connect() as client:
+            # Container creation waits for this.
+            async with asyncio.timeout(_TIMEOUT_SECONDS), self._connect() as client:
                 listing = await client.list(PODS, mine)
         except (KubeError, TimeoutError) as error:
             self._due = self._clock() + _RETRY_SECONDS
-            _LOG.warning(
-                "cannot read the node's pods, what they request is as last known: %s",
-                str(error) or f"no answer in {_PATIENCE_SECONDS:g} seconds",
+            reason = str(error) or f"no response in {_TIMEOUT_SECONDS:g} seconds"
+            log.warning(
+                "cannot list the node's pods; using their last known requests", error=reason
             )
             return
-        self._known = dict(_understood(item.raw for item in listing.items))
+        self._known = dict(_valid(item.raw for item in listing.items))
         self._due = self._clock() + _RELIST_SECONDS
 
 
-def _understood(documents: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, PodRequests]]:
+def _valid(documents: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, PodRequests]]:
     for document in documents:
         try:
             yield requests_of(document)
         except ValueError as error:
-            _LOG.warning("a pod of the API server is passed over: %s", error)
+            log.warning("skipping an invalid pod of the API server", error=error)
 
 
 ReadSpecs = Callable[[Iterable[str]], Awaitable[Mapping[str, PodRequests]]]
-"""From pod UIDs to what those pods request, as far as it is known."""
+"""From pod UIDs to the requests of those pods, as far as known."""

@@ -1,19 +1,17 @@
-"""What was set in cgroups and what was there before, kept on disk until it is put back."""
+"""Cgroup files that were set, with their original values, on disk until they are restored."""
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
 
-from drakit.core.atomicfile import ensure_directory, remove_durably, write_atomic
+from drakit.core.bootrecord import BootRecord
+from drakit.core.log import get_logger
 from drakit.core.objects import Struct
 
-_LOG = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class FileKey(NamedTuple):
@@ -26,74 +24,66 @@ class FileKey(NamedTuple):
         return f"{self.path}/{self.file}"
 
 
-class Kept(Struct, frozen=True):
-    """One file that we set."""
+class ManagedFile(Struct, frozen=True):
+    """One file that the driver has set."""
 
     path: str
     file: str
     value: str
     before: str
-    """What it said when we first came: to be put back."""
+    """The original value, to be restored."""
     identity: int
-    """Of the cgroup; one made anew under the same name was not set by us."""
+    """The inode of the cgroup: one created later under the same name was not set by the driver."""
 
     @property
     def key(self) -> FileKey:
-        """Which file it is."""
+        """The file."""
         return FileKey(self.path, self.file)
 
 
-class _Document(Struct, frozen=True):
-    boot_id: str
-    files: tuple[Kept, ...] = ()
+class _RecordedFiles(Struct, frozen=True):
+    boot: str = msgspec.field(name="bootId")
+    files: tuple[ManagedFile, ...] = ()
 
 
-class Record:
-    """All files we set, on disk at *path*. A record of another boot is void: so are the cgroups."""
+class CgroupRecord:
+    """All files that the driver has set in this boot, stored in the file *path*."""
 
-    def __init__(self, path: str, boot_id: str) -> None:
-        self._path = path
-        self._boot_id = boot_id
-        self._files: dict[FileKey, Kept] = {kept.key: kept for kept in self._read()}
+    def __init__(self, path: str, boot: str) -> None:
+        self._record = BootRecord(path, _RecordedFiles, boot)
+        self._files: dict[FileKey, ManagedFile] = {file.key: file for file in self._load()}
 
-    def _read(self) -> Iterable[Kept]:
+    def _load(self) -> Iterable[ManagedFile]:
         try:
-            with open(self._path, "rb") as file:
-                document = msgspec.json.decode(file.read(), type=_Document)
-        except FileNotFoundError:
-            return ()
-        except (OSError, msgspec.MsgspecError) as error:
-            _LOG.error(
-                "%s cannot be read (%s): what was set in cgroups before is not known and will not be "
-                "put back",
-                self._path,
-                error,
+            document = self._record.load()
+        except (OSError, ValueError) as error:
+            log.error(  # noqa: TRY400 - a traceback adds nothing
+                "cannot read the record of cgroup files; values set before will not be restored",
+                path=self._record.path,
+                error=error,
             )
             return ()
-        return document.files if document.boot_id == self._boot_id else ()
+        return document.files if document is not None else ()
 
-    def __iter__(self) -> Iterator[Kept]:
+    def __iter__(self) -> Iterator[ManagedFile]:
         return iter(tuple(self._files.values()))
 
     def __len__(self) -> int:
         return len(self._files)
 
-    def get(self, key: FileKey) -> Kept | None:
-        """What is known of a file."""
+    def get(self, key: FileKey) -> ManagedFile | None:
+        """The entry of a file, if the driver has set it."""
         return self._files.get(key)
 
-    def change(self, kept: Mapping[FileKey, Kept], dropped: Iterable[FileKey] = ()) -> None:
-        """Note new values and forget files, durably. Raises ``OSError``, and then knows as before."""
-        files = {**self._files, **kept}
+    def change(self, added: Mapping[FileKey, ManagedFile], dropped: Iterable[FileKey] = ()) -> None:
+        """Add and drop entries, durably. Raises ``OSError`` and is then unchanged."""
+        files = {**self._files, **added}
         for key in dropped:
             files.pop(key, None)
         if files == self._files:
             return
         if files:
-            document = _Document(boot_id=self._boot_id, files=tuple(files.values()))
-            ensure_directory(os.path.dirname(self._path))
-            write_atomic(self._path, msgspec.json.encode(document))
+            self._record.save(_RecordedFiles(boot=self._record.boot, files=tuple(files.values())))
         else:
-            with contextlib.suppress(FileNotFoundError):
-                remove_durably(self._path)
+            self._record.remove()
         self._files = files

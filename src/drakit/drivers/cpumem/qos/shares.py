@@ -1,4 +1,4 @@
-"""What one prepared device of a claim gives: memory, and pages by size."""
+"""Memory and hugepages of the prepared devices of a claim."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _PAGES: Final = "hugepages"
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """Memory and pages that a container may use; two with equal keys are one and the same."""
+class MemoryShare:
+    """Memory and hugepages of one prepared device; shares with equal keys are the same."""
 
     key: str
     memory: int = 0
@@ -30,7 +30,7 @@ class Share:
 
 def shares_of(
     entry: PreparedClaim, prepared_devices: Iterable[PreparedDevice] | None = None
-) -> tuple[Share, ...]:
+) -> tuple[MemoryShare, ...]:
     """The shares in a claim's prepared devices (all of them unless *prepared_devices* are given).
 
     A prepared device's amounts are named ``<pool of the node>/<kind>``: ``numa0/memory``,
@@ -44,7 +44,7 @@ def shares_of(
     return tuple(share for share in shares if share.memory or share.pages)
 
 
-def _share(uid: str, prepared: PreparedDevice) -> Share:
+def _share(uid: str, prepared: PreparedDevice) -> MemoryShare:
     key = "/".join((uid, prepared.request, prepared.pool, prepared.device, prepared.share_id or ""))
     memory, pages = 0, dict[str, int]()
     for name, amount in prepared.amounts.items():
@@ -56,16 +56,16 @@ def _share(uid: str, prepared: PreparedDevice) -> Share:
         elif kind.startswith(_PAGES):
             size = kernel_size_name(parse_size(kind.removeprefix(_PAGES)))
             pages[size] = pages.get(size, 0) + amount
-    return Share(key, memory, pages)
+    return MemoryShare(key, memory, pages)
 
 
-def distinct(shares: Iterable[Share]) -> tuple[Share, ...]:
-    """Each share once, in the order of their keys: whoever shares one does not double it."""
+def distinct(shares: Iterable[MemoryShare]) -> tuple[MemoryShare, ...]:
+    """Each share once, by key."""
     return tuple(share for _, share in sorted({share.key: share for share in shares}.items()))
 
 
-def pages_of(shares: Iterable[Share]) -> dict[str, int]:
-    """Bytes by page size of all these shares together."""
+def pages_of(shares: Iterable[MemoryShare]) -> dict[str, int]:
+    """Bytes of all shares by page size."""
     total: dict[str, int] = {}
     for share in shares:
         for size, amount in share.pages.items():

@@ -1,17 +1,16 @@
-"""What pods use, by NUMA node, and how often they were throttled: from the kernel's own accounts."""
+"""Memory and hugepages in use by NUMA node, and throttling, from the kernel's accounting."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from drakit.cgroups.files import Cgroup, open_cgroup
+from drakit.cgroups.values import parse_numa_stat
 from drakit.drivers.cpumem.hugepages.sizes import parse_size, size_name
-from drakit.drivers.cpumem.qos.files import Cgroup, open_cgroup
 
-_PER_NODE: Final = re.compile(r"N(\d+)=(\d+)")
 _MEMORY_ROWS: Final = frozenset(
     {"anon", "file", "kernel_stack", "pagetables", "slab_reclaimable", "slab_unreclaimable"}
 )
@@ -20,26 +19,26 @@ _MEMORY_ROWS: Final = frozenset(
 
 @dataclass(slots=True)
 class Usage:
-    """Bytes in use by (NUMA node, kind), and throttlings (``high`` in ``memory.events``)."""
+    """Bytes in use by (NUMA node, kind), and throttle events (``high`` in ``memory.events``) by path."""
 
     used: Counter[tuple[int, str]] = field(default_factory=Counter)
-    throttled: int = 0
+    throttled: Counter[str] = field(default_factory=Counter)
 
 
 def read_usage(root: str, paths: Iterable[str], page_sizes: Iterable[str]) -> Usage:
-    """The usage of the cgroups *paths* together; *page_sizes* as the kernel spells them (``2MB``).
+    """The usage of the cgroups *paths*; *page_sizes* as the kernel spells them (``2MB``).
 
-    The files of a cgroup count everything below it.
+    The files of a cgroup include everything below it.
     """
     usage, sizes = Usage(), tuple(page_sizes)
     for path in paths:
         with open_cgroup(root, path) as cgroup:
             if cgroup is not None:
-                _add(usage, cgroup, sizes)
+                _add(usage, path, cgroup, sizes)
     return usage
 
 
-def _add(usage: Usage, cgroup: Cgroup, sizes: tuple[str, ...]) -> None:
+def _add(usage: Usage, path: str, cgroup: Cgroup, sizes: tuple[str, ...]) -> None:
     for row in (cgroup.read("memory.numa_stat") or "").splitlines():
         name, _, nodes = row.partition(" ")
         if name in _MEMORY_ROWS:
@@ -52,9 +51,9 @@ def _add(usage: Usage, cgroup: Cgroup, sizes: tuple[str, ...]) -> None:
     for row in (cgroup.read("memory.events") or "").splitlines():
         name, _, count = row.partition(" ")
         if name == "high" and count.isdigit():
-            usage.throttled += int(count)
+            usage.throttled[path] += int(count)
 
 
 def _count(usage: Usage, kind: str, nodes: str) -> None:
-    for node, amount in _PER_NODE.findall(nodes):
-        usage.used[int(node), kind] += int(amount)
+    for node, amount in parse_numa_stat(nodes).items():
+        usage.used[node, kind] += amount

@@ -64,12 +64,6 @@ def _qualified_name(text: str) -> list[str]:
     return found
 
 
-def _label_value(text: str) -> list[str]:
-    if len(text) <= 63 and re.fullmatch(f"({_QUALIFIED})?", text, re.ASCII):
-        return []
-    return ["a valid label must be an empty string or consist of alphanumeric characters"]
-
-
 def _uri(text: str) -> list[str]:
     try:
         urls.parse_url(text)
@@ -78,11 +72,9 @@ def _uri(text: str) -> list[str]:
     return []
 
 
-def _uuid(text: str) -> list[str]:
-    plain = r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}"
-    if re.fullmatch(plain, text, re.ASCII | re.IGNORECASE):
-        return []
-    return ["does not match the UUID format"]
+def _matching(pattern: str, error: str) -> Callable[[str], list[str]]:
+    expression = re.compile(pattern, re.ASCII)
+    return lambda text: [] if expression.fullmatch(text) else [error]
 
 
 def _byte(text: str) -> list[str]:
@@ -114,6 +106,14 @@ def _datetime(text: str) -> list[str]:
 
 _DNS_LABEL: Final = _rule(_LABEL, 63, "a DNS-1123 label")
 _SUBDOMAIN: Final = _rule(rf"{_LABEL}(\.{_LABEL})*", 253, "a DNS-1123 subdomain")
+_LABEL_VALUE: Final = _matching(
+    rf"(?=.{{0,63}}\Z)({_QUALIFIED})?",
+    "a valid label must be an empty string or consist of alphanumeric characters",
+)
+_UUID: Final = _matching(
+    r"(?i:[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12})",
+    "does not match the UUID format",
+)
 _DNS1035: Final = _rule(r"[a-z]([-a-z0-9]*[a-z0-9])?", 63, "a DNS-1035 label")
 
 FORMATS: Final[dict[str, Format]] = {
@@ -126,9 +126,9 @@ FORMATS: Final[dict[str, Format]] = {
         ("dns1123LabelPrefix", "DNS1123LabelPrefix", _prefix(_DNS_LABEL)),
         ("dns1123SubdomainPrefix", "DNS1123SubdomainPrefix", _prefix(_SUBDOMAIN)),
         ("dns1035LabelPrefix", "DNS1035LabelPrefix", _prefix(_DNS1035)),
-        ("labelValue", "LabelValue", _label_value),
+        ("labelValue", "LabelValue", _LABEL_VALUE),
         ("uri", "URI", _uri),
-        ("uuid", "uuid", _uuid),
+        ("uuid", "uuid", _UUID),
         ("byte", "byte", _byte),
         ("date", "date", _date),
         ("datetime", "datetime", _datetime),

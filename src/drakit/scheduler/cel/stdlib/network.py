@@ -80,14 +80,8 @@ def _contains_cidr(outer: Cidr, inner: Cidr) -> bool:
 
 def _is_global_unicast(ip: Ip) -> bool:
     address = ip.address
-    if address == ipaddress.IPv4Address("255.255.255.255"):
-        return False
-    return not (
-        address.is_unspecified
-        or address.is_loopback
-        or address.is_multicast
-        or address.is_link_local
-    )
+    local = address.is_unspecified or address.is_loopback or address.is_link_local
+    return not (local or address.is_multicast) and str(address) != "255.255.255.255"
 
 
 def _link_local_multicast(ip: Ip) -> bool:

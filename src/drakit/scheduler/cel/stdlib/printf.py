@@ -92,21 +92,17 @@ def _formatted(clause: Clause, value: Value, float_text: Callable[[float], str])
         case "d" if whole:
             return str(int(value))
         case "b" if whole or kind is bool:
-            return _signed(int(value), "b")
+            return format(int(value), "b")
         case "o" if whole:
-            return _signed(int(value), "o")
+            return format(int(value), "o")
         case "x" | "X" if whole:
-            return _signed(int(value), clause.verb)
+            return format(int(value), clause.verb)
         case "x" | "X" if kind in (str, bytes):
             data = value.encode() if kind is str else value
             return str(data.hex() if clause.verb == "x" else data.hex().upper())
         case "f" | "e" if kind is float or value in ("NaN", "Infinity", "-Infinity"):
             return _number(float(value), clause)
     raise CelRuntimeError(f"error during formatting: %{clause.verb} of {type_name(value)}")
-
-
-def _signed(value: int, spec: str) -> str:
-    return f"-{format(-value, spec)}" if value < 0 else format(value, spec)
 
 
 _SUPERSCRIPTS: Final = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")

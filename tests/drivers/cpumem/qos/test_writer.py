@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drakit.cgroups.files import Cgroup, WriteOutcome
+from drakit.cgroups.values import amount
 from drakit.core import atomicfile
-from drakit.drivers.cpumem.qos.files import Cgroup, Outcome
-from drakit.drivers.cpumem.qos.keeping import Keeper, Patience, number
-from drakit.drivers.cpumem.qos.planner import Plan
-from drakit.drivers.cpumem.qos.record import FileKey, Record
+from drakit.drivers.cpumem.qos.planner import QosPlan
+from drakit.drivers.cpumem.qos.record import CgroupRecord, FileKey
+from drakit.drivers.cpumem.qos.writer import CgroupWriter, RepairLimits
 from tests.drivers.cpumem.qos.cgrouptree import Tree
 
 ROOT, SLICE, POD = "kubepods", "kubepods/burstable", "kubepods/burstable/pod1"
@@ -26,7 +27,7 @@ MIN = "memory.min"
 
 
 class World:
-    """A tree, a clock and a keeper that can be made anew, as after a restart."""
+    """A tree, a clock and a writer that can be made anew, as after a restart."""
 
     def __init__(self, directory: Path) -> None:
         self.tree = Tree(str(directory / "cgroup"))
@@ -35,18 +36,18 @@ class World:
         self.now = 1000.0
         self.restart()
 
-    def restart(self, boot: str = "boot-1") -> Keeper:
-        self.keeper = Keeper(
+    def restart(self, boot: str = "boot-1") -> CgroupWriter:
+        self.writer = CgroupWriter(
             self.tree.root,
-            Record(self.path, boot),
+            CgroupRecord(self.path, boot),
             page_size=4096,
-            patience=Patience(repairs=3, pause=10, calm=600),
+            limits=RepairLimits(repairs=3, pause=10, quiet_period=600),
             clock=lambda: self.now,
         )
-        return self.keeper
+        return self.writer
 
-    def apply(self, tree: dict[str, dict[str, str]], churned: bool = False) -> None:
-        self.keeper.apply(Plan(tree=tree), churned=churned)
+    def apply(self, tree: dict[str, dict[str, str]], pods_changed: bool = False) -> None:
+        self.writer.apply(QosPlan(tree=tree), pods_changed=pods_changed)
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     seen: list[tuple[str, str]] = []
     original = Cgroup.write
 
-    def spy(self: Cgroup, file: str, value: str) -> Outcome:
+    def spy(self: Cgroup, file: str, value: str) -> WriteOutcome:
         where = os.readlink(f"/proc/self/fd/{self._descriptor}")
         seen.append((f"{where.partition('/cgroup/')[2]}/{file}", value))
         return original(self, file, value)
@@ -114,7 +115,7 @@ def test_what_was_there_is_put_back(world: World) -> None:
     world.restart()
     world.apply(chain(16384))
     world.restart()
-    assert world.keeper.restore() == []
+    assert world.writer.restore() == []
     assert world.tree.snapshot() == before
     assert not os.path.exists(world.path)
 
@@ -131,7 +132,7 @@ def test_a_file_not_planned_any_more_is_put_back(world: World) -> None:
 def test_what_somebody_else_set_since_is_not_put_back(world: World) -> None:
     world.apply(chain(8192))
     world.tree.set(ROOT, MIN, "12288")
-    assert world.keeper.restore() == []
+    assert world.writer.restore() == []
     assert world.tree.get(ROOT, MIN) == "12288"
     assert world.tree.get(POD, MIN) == "0"
 
@@ -140,7 +141,7 @@ def test_what_cannot_be_put_back_is_told_and_stays_on_record(world: World) -> No
     files = {"hugetlb.2MB.rsvd.max": "4194304", "hugetlb.2MB.max": "4194304"}
     world.apply({POD: files})
     world.tree.set(POD, "hugetlb.2MB.current", "2097152")
-    (left,) = world.keeper.restore()
+    (left,) = world.writer.restore()
     assert left.startswith(f"{POD}/hugetlb.2MB.max: ")
     world.tree.set(POD, "hugetlb.2MB.current", "0")
     assert world.restart().restore() == []
@@ -152,43 +153,43 @@ def test_pages_in_use_are_never_cut_off(world: World) -> None:
     world.tree.set(POD, "hugetlb.2MB.current", str(6 << 20))
     world.apply({POD: {"hugetlb.2MB.max": str(4 << 20)}})
     assert world.tree.get(POD, "hugetlb.2MB.max") == str(8 << 20)
-    assert len(world.keeper.tally.problems) == 1
+    assert len(world.writer.counts.problems) == 1
     world.tree.set(POD, "hugetlb.2MB.current", str(4 << 20))
     world.apply({POD: {"hugetlb.2MB.max": str(4 << 20)}})
     assert world.tree.get(POD, "hugetlb.2MB.max") == str(4 << 20)
-    assert world.keeper.tally.problems == {}
-    assert world.keeper.tally.foreign == 0
+    assert world.writer.counts.problems == {}
+    assert world.writer.counts.foreign == 0
 
 
 def test_floors_raise_and_never_lower(world: World) -> None:
     file = "hugetlb.2MB.max"
     world.tree.set(ROOT, file, "2097152")
     world.tree.set(ROOT, "memory.low", "max")
-    floor = Plan(floors={ROOT: {file: "4194304", "memory.low": "4096"}})
-    world.keeper.apply(floor, churned=False)
+    floor = QosPlan(floors={ROOT: {file: "4194304", "memory.low": "4096"}})
+    world.writer.apply(floor, pods_changed=False)
     assert world.tree.get(ROOT, file) == "4194304"
     assert world.tree.get(ROOT, "memory.low") == "max"
-    world.keeper.apply(Plan(floors={ROOT: {file: "1048576"}}), churned=False)
+    world.writer.apply(QosPlan(floors={ROOT: {file: "1048576"}}), pods_changed=False)
     assert world.tree.get(ROOT, file) == "2097152"
 
 
 def test_a_floor_that_somebody_raised_is_theirs(world: World) -> None:
     file = "hugetlb.2MB.max"
     world.tree.set(ROOT, file, "2097152")
-    floor = Plan(floors={ROOT: {file: "4194304"}})
-    world.keeper.apply(floor, churned=False)
+    floor = QosPlan(floors={ROOT: {file: "4194304"}})
+    world.writer.apply(floor, pods_changed=False)
     world.tree.set(ROOT, file, "8388608")  # a kubelet restarted and counted the pool anew
-    world.keeper.apply(floor, churned=False)
-    assert world.keeper.restore() == []
+    world.writer.apply(floor, pods_changed=False)
+    assert world.writer.restore() == []
     assert world.tree.get(ROOT, file) == "8388608"
-    assert world.keeper.tally.foreign == 0
+    assert world.writer.counts.foreign == 0
 
 
 def test_values_the_kernel_rounds_are_not_taken_for_foreign(world: World) -> None:
     world.apply({POD: {MIN: "10000"}})
     world.tree.set(POD, MIN, "8192")  # as the kernel would have kept it
     world.apply({POD: {MIN: "10000"}})
-    assert world.keeper.tally.foreign == 0
+    assert world.writer.counts.foreign == 0
     assert world.tree.get(POD, MIN) == "8192"
 
 
@@ -198,19 +199,19 @@ def test_hugepage_limits_that_the_kernel_rounds_are_not_taken_for_foreign(world:
     world.apply(plan)
     world.tree.set(POD, "hugetlb.2MB.max", str(4 << 20))
     world.apply(plan)
-    assert world.keeper.tally.foreign == 0
+    assert world.writer.counts.foreign == 0
     assert world.tree.get(POD, "hugetlb.2MB.max") == str(4 << 20)
     world.tree.set(POD, "hugetlb.2MB.max", str(2 << 20))
     world.apply(plan)
-    assert world.keeper.tally.foreign == 1
+    assert world.writer.counts.foreign == 1
 
 
 def test_a_cgroup_that_is_gone_is_forgotten(world: World) -> None:
     world.apply(chain(8192))
     world.tree.remove(POD)
     world.apply({ROOT: {MIN: "8192"}, SLICE: {MIN: "8192"}, POD: {MIN: "8192"}})
-    assert not world.keeper.keeps(POD, MIN)
-    assert world.keeper.tally.problems == {}
+    assert not world.writer.manages(POD, MIN)
+    assert world.writer.counts.problems == {}
 
 
 def test_a_cgroup_made_anew_is_set_anew(world: World) -> None:
@@ -221,7 +222,7 @@ def test_a_cgroup_made_anew_is_set_anew(world: World) -> None:
     assert os.stat(f"{world.tree.root}/{POD}").st_ino != before
     world.apply(chain(8192))
     assert world.tree.get(POD, MIN) == "8192"
-    assert world.keeper.tally.foreign == world.keeper.tally.undone == 0
+    assert world.writer.counts.foreign == world.writer.counts.reset == 0
 
 
 def test_a_record_of_another_boot_is_void(world: World) -> None:
@@ -230,8 +231,8 @@ def test_a_record_of_another_boot_is_void(world: World) -> None:
         world.tree.set(path, MIN, "4096")
     world.restart("boot-2")
     world.apply(chain(8192))
-    assert world.keeper.tally.foreign == 0
-    world.keeper.restore()
+    assert world.writer.counts.foreign == 0
+    world.writer.restore()
     assert world.tree.get(ROOT, MIN) == "4096"
 
 
@@ -240,7 +241,7 @@ def test_a_lost_record_is_made_up_for(world: World) -> None:
     os.unlink(world.path)
     world.restart()
     world.apply(chain(8192))
-    assert world.keeper.restore() == []
+    assert world.writer.restore() == []
     assert world.tree.get(ROOT, MIN) == "0"
 
 
@@ -251,7 +252,7 @@ def test_an_unreadable_record_is_reported_and_does_not_stop(
     os.makedirs(os.path.dirname(world.path), exist_ok=True)
     Path(world.path).write_bytes(content)
     world.restart()
-    assert "will not be put back" in caplog.text
+    assert "will not be restored" in caplog.text
     world.apply(chain(8192))
     assert world.tree.get(POD, MIN) == "8192"
     assert len(json.loads(Path(world.path).read_bytes())["files"]) == 3
@@ -271,7 +272,7 @@ def test_nothing_is_set_that_cannot_be_remembered(
     assert world.tree.snapshot() == before
     monkeypatch.undo()
     world.apply(chain(8192))
-    assert world.keeper.tally.foreign == 0
+    assert world.writer.counts.foreign == 0
 
 
 def test_a_crash_between_record_and_write_loses_nothing(
@@ -279,7 +280,7 @@ def test_a_crash_between_record_and_write_loses_nothing(
 ) -> None:
     world.tree.set(ROOT, MIN, "4096")
 
-    def die(self: Cgroup, file: str, value: str) -> Outcome:
+    def die(self: Cgroup, file: str, value: str) -> WriteOutcome:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Cgroup, "write", die)
@@ -287,22 +288,22 @@ def test_a_crash_between_record_and_write_loses_nothing(
         world.apply(chain(8192))
     monkeypatch.undo()
     world.restart()
-    world.apply(chain(8192), churned=True)
+    world.apply(chain(8192), pods_changed=True)
     assert world.tree.get(ROOT, MIN) == "8192"
-    world.keeper.restore()
+    world.writer.restore()
     assert world.tree.get(ROOT, MIN) == "4096"
 
 
 def test_a_write_that_is_rejected_is_no_foreign_write_later(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Cgroup, "write", lambda self, file, value: Outcome.DENIED)
+    monkeypatch.setattr(Cgroup, "write", lambda self, file, value: WriteOutcome.DENIED)
     world.apply(chain(8192))
-    assert set(world.keeper.tally.problems.values()) == {Outcome.DENIED.value}
+    assert set(world.writer.counts.problems.values()) == {WriteOutcome.DENIED.value}
     monkeypatch.undo()
     world.apply(chain(8192))
-    assert world.keeper.tally.problems == {}
-    assert world.keeper.tally.foreign == 0
+    assert world.writer.counts.problems == {}
+    assert world.writer.counts.foreign == 0
     assert world.tree.get(POD, MIN) == "8192"
 
 
@@ -311,11 +312,11 @@ def test_a_file_the_kernel_does_not_have_is_reported_once(
 ) -> None:
     for _ in range(3):
         world.apply({POD: {"hugetlb.64KB.max": "65536", MIN: "4096"}})
-    assert caplog.text.count("hugetlb.64KB.max cannot be set") == 1
-    assert list(world.keeper.tally.problems) == [FileKey(POD, "hugetlb.64KB.max")]
+    assert caplog.text.count("cannot set cgroup file") == 1
+    assert list(world.writer.counts.problems) == [FileKey(POD, "hugetlb.64KB.max")]
     assert world.tree.get(POD, MIN) == "4096"
     world.apply({})
-    assert world.keeper.tally.problems == {}
+    assert world.writer.counts.problems == {}
 
 
 # -- others --------------------------------------------------------------------------------------------
@@ -331,12 +332,12 @@ def test_vector_14_a_foreign_write_is_repaired_at_most_n_times_then_reported(
         world.apply(chain(8192))
         repaired += world.tree.get(ROOT, MIN) == "8192"
         world.now += 100
-    assert repaired == 3 == world.keeper.tally.repaired
-    assert world.keeper.tally.foreign == 4
-    assert world.keeper.given_up == [FileKey(ROOT, MIN)]
+    assert repaired == 3 == world.writer.counts.repaired
+    assert world.writer.counts.foreign == 4
+    assert world.writer.contested == [FileKey(ROOT, MIN)]
     errors = [each for each in caplog.records if each.levelno == logging.ERROR]
     assert len(errors) == 1
-    assert f"{ROOT}/{MIN} was set to 4096 by somebody else" in errors[0].getMessage()
+    assert f"path={ROOT}/{MIN} value=4096" in errors[0].getMessage()
 
 
 def test_repairs_pause_longer_each_time(world: World) -> None:
@@ -359,7 +360,7 @@ def test_who_gives_up_takes_it_up_again_when_the_file_is_right(world: World) -> 
         world.now += 100
     world.tree.set(ROOT, MIN, "8192")
     world.apply(chain(8192))
-    assert world.keeper.given_up == []
+    assert world.writer.contested == []
     world.tree.set(ROOT, MIN, "4096")
     world.apply(chain(8192))
     assert world.tree.get(ROOT, MIN) == "8192"
@@ -372,18 +373,18 @@ def test_rare_foreign_writes_never_exhaust_patience(world: World) -> None:
         world.apply(chain(8192))
         world.now += 700
         world.apply(chain(8192))
-    assert world.keeper.tally.repaired == 10
-    assert world.keeper.given_up == []
+    assert world.writer.counts.repaired == 10
+    assert world.writer.contested == []
 
 
 def test_what_systemd_resets_with_pods_is_set_again_without_limit(world: World) -> None:
     world.apply(chain(8192))
     for _ in range(20):
         world.tree.set(ROOT, MIN, "0")
-        world.apply(chain(8192), churned=True)
+        world.apply(chain(8192), pods_changed=True)
         assert world.tree.get(ROOT, MIN) == "8192"
-    assert world.keeper.tally.undone == 20
-    assert world.keeper.tally.foreign == 0
+    assert world.writer.counts.reset == 20
+    assert world.writer.counts.foreign == 0
 
 
 def test_what_systemd_resets_in_a_slice_is_set_again_at_any_time_without_limit(
@@ -398,10 +399,10 @@ def test_what_systemd_resets_in_a_slice_is_set_again_at_any_time_without_limit(
             world.tree.set(path, MIN, "0")
         world.apply(plan)
         assert [world.tree.get(path, MIN) for path in plan] == ["8192", "8192"]
-    assert (world.keeper.tally.undone, world.keeper.tally.foreign) == (40, 0)
+    assert (world.writer.counts.reset, world.writer.counts.foreign) == (40, 0)
     world.tree.set(pod, MIN, "4096")  # nobody's default
     world.apply(plan)
-    assert world.keeper.tally.foreign == 1
+    assert world.writer.counts.foreign == 1
 
 
 def test_hugepage_limits_zeroed_by_a_resize_come_back_at_once(world: World) -> None:
@@ -411,7 +412,7 @@ def test_hugepage_limits_zeroed_by_a_resize_come_back_at_once(world: World) -> N
         world.tree.set(POD, file, "0")
     world.apply({POD: files})
     assert [world.tree.get(POD, file) for file in files] == ["4194304"] * 2
-    assert world.keeper.tally.foreign == 0
+    assert world.writer.counts.foreign == 0
 
 
 # -- properties ------------------------------------------------------------------------------------------
@@ -455,9 +456,9 @@ def test_any_plans_hold_and_leave_no_trace(
         for key, value in after.items():
             path, _, file = key.rpartition("/")
             assert value == plan.get(path, {}).get(file, before[key])
-    assert world.keeper.restore() == []
+    assert world.writer.restore() == []
     assert world.tree.snapshot() == before
-    assert world.keeper.tally.foreign == world.keeper.tally.undone == 0
+    assert world.writer.counts.foreign == world.writer.counts.reset == 0
 
 
 # -- the kernel's own ----------------------------------------------------------------------------------------
@@ -490,19 +491,19 @@ def hugetlb_cgroup() -> Iterator[tuple[str, str]]:
 
 def test_page_limits_of_a_real_cgroup(hugetlb_cgroup: tuple[str, str], tmp_path: Path) -> None:
     mount, path = hugetlb_cgroup
-    keeper = Keeper(mount, Record(str(tmp_path / "record"), "boot"))
+    writer = CgroupWriter(mount, CgroupRecord(str(tmp_path / "record"), "boot"))
     names = ("hugetlb.2MB.rsvd.max", "hugetlb.2MB.max")
-    if keeper.original(path, names[0]) is None:
+    if writer.original(path, names[0]) is None:
         pytest.skip("this kernel has no 2 MiB pages")
 
     def look() -> list[float]:
-        return [number(Path(mount, path, name).read_text().strip()) for name in names]
+        return [amount(Path(mount, path, name).read_text().strip()) for name in names]
 
     before = look()
-    keeper.apply(Plan(tree={path: dict.fromkeys(names, str(6 << 20))}), churned=False)
+    writer.apply(QosPlan(tree={path: dict.fromkeys(names, str(6 << 20))}), pods_changed=False)
     assert look() == [6 << 20] * 2
-    keeper.apply(Plan(tree={path: dict.fromkeys(names, str(4 << 20))}), churned=False)
+    writer.apply(QosPlan(tree={path: dict.fromkeys(names, str(4 << 20))}), pods_changed=False)
     assert look() == [4 << 20] * 2
-    assert keeper.tally.foreign == 0
-    assert keeper.restore() == []
+    assert writer.counts.foreign == 0
+    assert writer.restore() == []
     assert look() == before == [math.inf] * 2
