@@ -68,8 +68,8 @@ def write_dump(path: str, nodes: int, devices: int) -> None:
     items.append(
         {"apiVersion": DRA, "kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": of_driver}
     )
-    wish = {"deviceClassName": "gpu", "selectors": [{"cel": {"expression": WANTED}}]}
-    devices_wanted = {"devices": {"requests": [{"name": "r", "exactly": wish}]}}
+    spec = {"deviceClassName": "gpu", "selectors": [{"cel": {"expression": WANTED}}]}
+    devices_wanted = {"devices": {"requests": [{"name": "r", "exactly": spec}]}}
     items.append(
         {"apiVersion": DRA, "kind": "ResourceClaim", "metadata": {"name": "c"}, "spec": devices_wanted}
     )  # fmt: skip

@@ -191,11 +191,12 @@ def test_quoted_errors_are_those_of_the_code() -> None:
         "is probably off",
         "asks for nothing",
         "does not get its",
-        "and hands out the same things",
+        "and assigns the same resources as",
         "memory.min and memory.low are the kubelet's",
-        "by somebody else",
-        "is not one the kubelet makes for pods",
-        "cannot be set:",
+        "repairing a cgroup file that another process changed",
+        "no pod cgroup: claims are not protected",
+        "cannot set cgroup file",
+        "hugepage pool is smaller than configured",
     ):
         assert message in words(TROUBLE)
         assert message in source

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.groups
 
 EVERYTHING = frozenset(range(1, 8))
 AT_ONCE = 4
-PATIENCE = 45.0
+START_TIMEOUT = 45.0
 """Seconds after which a pod that does not start is deleted as it is: there may be no CPU for it."""
 
 
@@ -147,7 +147,7 @@ class Storm:
         return self._cluster.wait("a pod to start", one)
 
     def _is_settled(self, name: str, since: float) -> bool:
-        if time.monotonic() - since > PATIENCE:
+        if time.monotonic() - since > START_TIMEOUT:
             return True
         pod = self._cluster.api.get("v1", "Pod", name, self._namespace)
         statuses = pod["status"].get("containerStatuses", [])
@@ -200,5 +200,5 @@ def test_no_cpu_is_owned_twice_at_any_time(
     history.check()
     assert history.seen["containers"] >= len(report.owners)
     assert history.seen["ownerships"] >= pods // 3
-    assert len(report.owners) >= pods // 3, "too few pods came to own CPUs: this was no storm"
+    assert len(report.owners) >= pods // 3, "too few pods came to own CPUs: the load was too low"
     assert cpu_driver.checkpoint(node) == {}

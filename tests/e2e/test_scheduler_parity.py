@@ -42,7 +42,7 @@ from tests.scheduler.wide_problems import (
 from tests.scheduler.written import typed_cluster, write_problem
 
 pytestmark = pytest.mark.newest
-PATIENCE = 200_000
+STEP_LIMIT = 200_000
 """Steps above which kube-scheduler may run into its own timeout on a busy machine."""
 RENAMED = 500_000
 """Offset of the seed for a second attempt; claims of the first attempt still hold their devices."""
@@ -218,7 +218,7 @@ def _compare_one(bench: Bench, posed: Json, directory: Path) -> tuple[str, str]:
             return "refused by the API server", _rejection_difference(posed, str(rejected))
         pod = pod_object(posed)
         placement = place(typed_cluster([*cluster, *claims]), from_builtins(pod, Pod))
-        if any(a.at_least or a.steps > PATIENCE for a in placement.nodes):
+        if any(a.at_least or a.steps > STEP_LIMIT for a in placement.nodes):
             return "too many steps for kube-scheduler", ""
         bench.create(pod)
         answer = bench.answer(posed)

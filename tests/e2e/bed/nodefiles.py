@@ -20,7 +20,7 @@ from .runtimes import runtime_of
 # emulator every interrupt of another CPU waits for a core of the host.
 _UNIT = """
 [Unit]
-Description={name} of the test bed
+Description={name} of the test cluster
 After={after}
 StartLimitIntervalSec=0
 
