@@ -16,13 +16,9 @@ from drakit.drivers.models.grouped import GroupedDriver
 from drakit.kit.claims.checkpoint import entry_of
 from drakit.kit.claims.conflicts import check_conflicts
 from drakit.kit.driver import AllocatedDevice, Claim, PreparedClaim, PreparedClaims, RejectedError
-<<<<<<< HEAD
-=======
 from drakit.kit.slices.limits import check_offer
 from drakit.testing.synthetic import two_socket_server
->>>>>>> main
 from tests.docs.pages import blocks, text_of
-from drakit.testing.synthetic import two_socket_server
 
 MI = 1 << 20
 
