@@ -40,8 +40,8 @@ def understood(data: bytes) -> list[tuple[str, str, str, list[tuple[str, dict[st
 def test_the_output_equals_that_of_the_official_client(text, counted, observed):
     registry = prometheus_client.CollectorRegistry()
     theirs = (
-        prometheus_client.CounterFamily("c", text, ("b", "a"), registry=registry),
-        prometheus_client.HistogramFamily("h", text, ("x", "m"), buckets=BOUNDS, registry=registry),
+        prometheus_client.Counter("c", text, ("b", "a"), registry=registry),
+        prometheus_client.Histogram("h", text, ("x", "m"), buckets=BOUNDS, registry=registry),
     )
     ours = CounterFamily("c", text, ("b", "a")), HistogramFamily("h", text, BOUNDS, ("x", "m"))
     for counter, histogram in (theirs, ours):
