@@ -35,9 +35,7 @@ class Result:
     slowest_milliseconds: float
 
 
-def walk(
-    topology: CpuTopology, group: CpuSet, where: str, *, steps: int = STEPS, seed: int = 1
-) -> Result:
+def walk(topology: CpuTopology, group: CpuSet, where: str, *, steps: int = STEPS, seed: int = 1) -> Result:
     """Take *steps* random steps inside *group*; equal seeds take equal steps."""
     rng = random.Random(seed)
     held: list[CpuSet] = []

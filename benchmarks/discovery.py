@@ -57,9 +57,7 @@ def measure(root: str, cpus: int, *, rounds: int = ROUNDS) -> Result:
 def _one_read(root: str, cpus: int) -> float:
     began = time.process_time()
     for cpu in range(cpus):
-        handle = os.open(
-            f"{root}/sys/devices/system/cpu/cpu{cpu}/topology/core_cpus_list", os.O_RDONLY
-        )
+        handle = os.open(f"{root}/sys/devices/system/cpu/cpu{cpu}/topology/core_cpus_list", os.O_RDONLY)
         os.read(handle, 4096)
         os.close(handle)
     return (time.process_time() - began) / cpus

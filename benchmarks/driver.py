@@ -153,9 +153,7 @@ async def prepares(node: SimulatedNode, name: str, readings: Readings) -> None:
     def pod(number: int) -> FakePod:
         claim = f"claim-{number}"
         return FakePod(
-            f"p{number}",
-            claims=(PodClaim(claim, claim),),
-            containers={"main": (ContainerClaim(claim),)},
+            f"p{number}", claims=(PodClaim(claim, claim),), containers={"main": (ContainerClaim(claim),)}
         )
 
     half = len(results) // 2

@@ -20,12 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from drakit.core.cpuset import CpuSet
-from drakit.core.objects import (
-    DeviceRequestAllocationResult,
-    ResourceClaim,
-    from_builtins,
-    to_builtins,
-)
+from drakit.core.objects import DeviceRequestAllocationResult, ResourceClaim, from_builtins, to_builtins
 from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.driver import cpu_driver
 from drakit.kit.claims import cdi_names as names
@@ -81,17 +76,10 @@ def node(
         pods.append(PodSandbox(id=f"s{number}", name=f"p{number}", namespace="d", uid=uid))
         if number < claims:
             prepared = PreparedDevice(
-                request="r",
-                pool="n",
-                device=f"cpudev{number:03d}",
-                exclusive={"cpu": CpuSet([number])},
+                request="r", pool="n", device=f"cpudev{number:03d}", exclusive={"cpu": CpuSet([number])}
             )
             entry = PreparedClaim(
-                uid=claim_uid(number),
-                namespace="d",
-                name=f"c{number}",
-                consumers=(uid,),
-                devices=(prepared,),
+                uid=claim_uid(number), namespace="d", name=f"c{number}", consumers=(uid,), devices=(prepared,)
             )
             entries.append(entry)
             (part,) = names.requests_of(entry)
@@ -129,11 +117,7 @@ def events(driver: Driver, count: int, claims: int, *, cdi: bool) -> None:
             uid=claim_uid(claims),
             namespace="d",
             name="extra",
-            devices=(
-                PreparedDevice(
-                    request="r", pool="n", device="x", exclusive={"cpu": CpuSet([1020])}
-                ),
-            ),
+            devices=(PreparedDevice(request="r", pool="n", device="x", exclusive={"cpu": CpuSet([1020])}),),
         )
         box[0] = PreparedClaims([*entries, extra] if number % 2 else entries)
         pod = PodSandbox(id=f"late{number}", name="late", namespace="d", uid=f"late{number}")
@@ -213,9 +197,7 @@ async def pushes(count: int, delay: float) -> None:
 
     ConnectedPlugins._unsolicited = slow  # type: ignore[method-assign]
     machine = build(sockets=1, cores=4, threads=2)
-    result = DeviceRequestAllocationResult(
-        request="r", driver="dra.cpu", pool="node-1", device="cpudev002"
-    )
+    result = DeviceRequestAllocationResult(request="r", driver="dra.cpu", pool="node-1", device="cpudev002")
     try:
         with tempfile.TemporaryDirectory(prefix="dk") as directory:
             async with SimulatedNode(directory, online_cpus="0-7") as simulated:
@@ -252,9 +234,7 @@ async def pushes(count: int, delay: float) -> None:
 def main() -> None:
     """Print all figures."""
     logging.disable(logging.CRITICAL)
-    driver = cpu_driver(
-        CpuConfig(cpu_device_mode="individual"), build(sockets=2, cores=256, threads=2)
-    )
+    driver = cpu_driver(CpuConfig(cpu_device_mode="individual"), build(sockets=2, cores=256, threads=2))
     print(f" calibration {calibration():.1f} ms")
     for cdi in (True, False):
         for count, claims in SIZES:

@@ -57,17 +57,10 @@ def write_dump(path: str, nodes: int, devices: int) -> None:
                 "devices": [plain_device(i) for i in range(devices)]}  # fmt: skip
         items.append({"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"n{n}"}})
         items.append(
-            {
-                "apiVersion": DRA,
-                "kind": "ResourceSlice",
-                "metadata": {"name": f"s{n}"},
-                "spec": spec,
-            }
+            {"apiVersion": DRA, "kind": "ResourceSlice", "metadata": {"name": f"s{n}"}, "spec": spec}
         )
     of_driver = {"selectors": [{"cel": {"expression": 'device.driver == "gpu.io"'}}]}
-    items.append(
-        {"apiVersion": DRA, "kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": of_driver}
-    )
+    items.append({"apiVersion": DRA, "kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": of_driver})
     spec = {"deviceClassName": "gpu", "selectors": [{"cel": {"expression": WANTED}}]}
     devices_wanted = {"devices": {"requests": [{"name": "r", "exactly": spec}]}}
     items.append(

@@ -11,16 +11,7 @@ import os
 
 from drakit.draw.svg import draw_svg
 from drakit.machine.model import CoreType, HugepagePool, Machine
-from drakit.testing.synthetic import (
-    GIB,
-    MIB,
-    CoreSpec,
-    NumaSpec,
-    Numbering,
-    Surroundings,
-    assemble,
-    build,
-)
+from drakit.testing.synthetic import GIB, MIB, CoreSpec, NumaSpec, Numbering, Surroundings, assemble, build
 
 IMAGES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "images")
 

@@ -166,9 +166,7 @@ def unpack(packages: list[Path], root: Path) -> None:
         (root / "usr" / name).mkdir(parents=True, exist_ok=True)
         (root / name).symlink_to(f"usr/{name}")
     for package in packages:
-        data = subprocess.run(
-            ["dpkg-deb", "--fsys-tarfile", package], capture_output=True, check=True
-        )
+        data = subprocess.run(["dpkg-deb", "--fsys-tarfile", package], capture_output=True, check=True)
         with tarfile.open(fileobj=io.BytesIO(data.stdout)) as archive:
             archive.extractall(root, filter="tar")
     for useless in (
@@ -361,11 +359,7 @@ def write_image(layer: bytes, architecture: str, name: str, output: Path) -> int
         "config": {
             "Cmd": ["dra-driver-cpu"],
             "WorkingDir": "/",
-            "Env": [
-                "PATH=/usr/local/bin:/usr/bin",
-                "PYTHONDONTWRITEBYTECODE=1",
-                "MALLOC_ARENA_MAX=1",
-            ],
+            "Env": ["PATH=/usr/local/bin:/usr/bin", "PYTHONDONTWRITEBYTECODE=1", "MALLOC_ARENA_MAX=1"],
             "Labels": {
                 "org.opencontainers.image.title": "drakit",
                 "org.opencontainers.image.licenses": "Apache-2.0",
@@ -400,9 +394,7 @@ def write_image(layer: bytes, architecture: str, name: str, output: Path) -> int
     }
     files = {
         "oci-layout": b'{"imageLayoutVersion":"1.0.0"}',
-        "index.json": json.dumps(
-            {"schemaVersion": 2, "manifests": [entry]}, sort_keys=True
-        ).encode(),
+        "index.json": json.dumps({"schemaVersion": 2, "manifests": [entry]}, sort_keys=True).encode(),
         "manifest.json": json.dumps(
             [
                 {
@@ -431,22 +423,15 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--output", type=Path, default=ROOT / "build/drakit-image.tar")
-    parser.add_argument(
-        "--rootfs", type=Path, help="write the image's files to this new directory instead"
-    )
+    parser.add_argument("--rootfs", type=Path, help="write the image's files to this new directory instead")
     parser.add_argument("--name", default="drakit:0.1.0", help="image name and tag")
     parser.add_argument("--machine", default=os.uname().machine, choices=sorted(PLATFORMS))
     options = parser.parse_args()
     for tool in ("apt-get", "dpkg-deb"):
         if shutil.which(tool) is None:
-            raise SystemExit(
-                f"{tool} is missing: the image is made of Debian packages; build it on Debian"
-            )
+            raise SystemExit(f"{tool} is missing: the image is made of Debian packages; build it on Debian")
     architecture, triplet = PLATFORMS[options.machine]
-    cache = (
-        Path(os.environ.get("DRAKIT_CACHE", Path.home() / ".cache/drakit"))
-        / f"image-{architecture}"
-    )
+    cache = Path(os.environ.get("DRAKIT_CACHE", Path.home() / ".cache/drakit")) / f"image-{architecture}"
     with tempfile.TemporaryDirectory(prefix="drakit-image-") as scratch:
         root = Path(scratch) / "root"
         unpack(download_packages(cache, architecture), root)
@@ -461,9 +446,7 @@ def main() -> int:
             return 0
         layer = layer_of(root)
         size = write_image(layer, architecture, options.name, options.output)
-    say(
-        f"{options.output}: {size / 1e6:.1f} MB packed, {len(layer) / 1e6:.1f} MB unpacked, {options.name}"
-    )
+    say(f"{options.output}: {size / 1e6:.1f} MB packed, {len(layer) / 1e6:.1f} MB unpacked, {options.name}")
     return 0
 
 

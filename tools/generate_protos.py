@@ -34,14 +34,7 @@ def generate(target: Path) -> dict[Path, bytes]:
         raise SystemExit(f"no .proto file below {PROTOS}")
     well_known = importlib.resources.files("grpc_tools") / "_proto"
     status = protoc.main(
-        [
-            "protoc",
-            f"-I{PROTOS}",
-            f"-I{well_known}",
-            f"--python_out={target}",
-            f"--pyi_out={target}",
-            *names,
-        ]
+        ["protoc", f"-I{PROTOS}", f"-I{well_known}", f"--python_out={target}", f"--pyi_out={target}", *names]
     )
     if status:
         raise SystemExit(f"protoc failed with status {status}; see its message above")

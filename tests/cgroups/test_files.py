@@ -56,13 +56,9 @@ def test_no_symbolic_link_is_followed(tmp_path: Path) -> None:
     assert (tmp_path / "real" / "memory.min").read_text() == "0\n"
 
 
-@pytest.mark.parametrize(
-    "link", ["kubepods", "kubepods/pod", "kubepods/pod/c", "kubepods/pod/c/cpuset.cpus"]
-)
+@pytest.mark.parametrize("link", ["kubepods", "kubepods/pod", "kubepods/pod/c", "kubepods/pod/c/cpuset.cpus"])
 @pytest.mark.parametrize("unified", [True, False])
-def test_a_symbolic_link_in_any_part_of_a_path_is_an_error(
-    tmp_path: Path, link: str, unified: bool
-) -> None:
+def test_a_symbolic_link_in_any_part_of_a_path_is_an_error(tmp_path: Path, link: str, unified: bool) -> None:
     """A container with a writable cgroup mount could otherwise redirect the driver's writes."""
     path, file = "kubepods/pod/c", "cpuset.cpus"
     mount = tmp_path / "fs" if unified else tmp_path / "fs/cpuset"

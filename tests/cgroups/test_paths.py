@@ -6,14 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drakit.cgroups.paths import (
-    PodCgroup,
-    QosClass,
-    expand_slice,
-    parent_path,
-    pod_cgroup,
-    relative_path,
-)
+from drakit.cgroups.paths import PodCgroup, QosClass, expand_slice, parent_path, pod_cgroup, relative_path
 
 UID = "0f1e2d3c-aaaa-bbbb-cccc-0123456789ab"
 UID_ = UID.replace("-", "_")

@@ -116,9 +116,7 @@ def test_on_v1_processes_in_nested_cgroups_are_seen(
 
 
 @pytest.mark.usefixtures("in_host_pid_namespace")
-def test_on_v1_unreadable_files_may_hide_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_v1_unreadable_files_may_hide_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     top = v1_tree(tmp_path, "nested")
     tree = CgroupTree(str(tmp_path))
     assert not tree.populated(POD)

@@ -5,27 +5,9 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from drakit.core.cpuset import CpuSet
-from drakit.machine.model import (
-    Cache,
-    CoreType,
-    Cpu,
-    HugepagePool,
-    Machine,
-    NumaNode,
-)
-from drakit.machine.model import (
-    Warning as Doubt,
-)
-from drakit.testing.synthetic import (
-    GIB,
-    MIB,
-    CoreSpec,
-    NumaSpec,
-    Numbering,
-    Surroundings,
-    assemble,
-    build,
-)
+from drakit.machine.model import Cache, CoreType, Cpu, HugepagePool, Machine, NumaNode
+from drakit.machine.model import Warning as Doubt
+from drakit.testing.synthetic import GIB, MIB, CoreSpec, NumaSpec, Numbering, Surroundings, assemble, build
 
 
 def hybrid() -> Machine:
@@ -83,9 +65,7 @@ def irregular(draw: st.DrawFn) -> Machine:
     some = st.sets(st.integers(0, total - 1), max_size=4)
     offline = draw(some) - {0}
     around = Surroundings(
-        numbering=draw(st.sampled_from(list(Numbering))),
-        offline=CpuSet(offline),
-        isolated=CpuSet(draw(some)),
+        numbering=draw(st.sampled_from(list(Numbering))), offline=CpuSet(offline), isolated=CpuSet(draw(some))
     )
     nodes = draw(st.dictionaries(st.integers(0, 6), _nodes, max_size=5))
     return assemble(cores, nodes=nodes, surroundings=around)
@@ -131,13 +111,7 @@ def nonsense(draw: st.DrawFn) -> Machine:
         for _ in range(draw(st.integers(0, 4)))
     )
     nodes = tuple(
-        NumaNode(
-            index,
-            CpuSet(),
-            draw(st.sampled_from([0, GIB])),
-            0,
-            draw(st.sampled_from([{}, {0: 10}])),
-        )
+        NumaNode(index, CpuSet(), draw(st.sampled_from([0, GIB])), 0, draw(st.sampled_from([{}, {0: 10}])))
         for index in range(draw(st.integers(0, 3)))
     )
     doubts = (Doubt("sys/devices/system/cpu/online", "missing & <odd>"),)

@@ -34,11 +34,7 @@ def probe(*arguments: str) -> tuple[int, str, set[str]]:
     """Exit code, output and imported modules of ``drakit ARGUMENTS`` in a fresh interpreter."""
     script = PROBE.format(path=sys.path, arguments=list(arguments))
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", script],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
+        [sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=True, timeout=60
     )
     code, output, modules = json.loads(done.stdout)
     return code, output, set(modules)
@@ -51,21 +47,13 @@ def test_general_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert output
     assert not {name.split(".")[0] for name in modules} & HEAVY
     ours = {name for name in modules if name.startswith("drakit")}
-    assert ours == {
-        "drakit",
-        "drakit.cli",
-        "drakit.cli.errors",
-        "drakit.core",
-        "drakit.core.errors",
-    }
+    assert ours == {"drakit", "drakit.cli", "drakit.cli.errors", "drakit.core", "drakit.core.errors"}
 
 
 def test_a_command_is_imported_without_the_others() -> None:
     """Commands may share code on purpose, but the frame never imports more than the chosen one."""
     _code, _output, modules = probe("topology", "--help")
-    assert modules & {command.module for command in COMMANDS.values()} == {
-        "drakit.cli.commands.topology"
-    }
+    assert modules & {command.module for command in COMMANDS.values()} == {"drakit.cli.commands.topology"}
 
 
 def test_topology_help_needs_no_parser_of_documents() -> None:

@@ -30,9 +30,7 @@ def server() -> Iterator[FakeApiServer]:
     with FakeApiServer().in_thread() as running:
         running.add("nodes", {"metadata": {"name": "n1"}})
         selector = {"cel": {"expression": 'device.driver == "gpu.io"'}}
-        running.add(
-            "deviceclasses", {"metadata": {"name": "gpu"}, "spec": {"selectors": [selector]}}
-        )
+        running.add("deviceclasses", {"metadata": {"name": "gpu"}, "spec": {"selectors": [selector]}})
         pool = {"name": "n1", "generation": 1, "resourceSliceCount": 1}
         spec = {"driver": "gpu.io", "nodeName": "n1", "pool": pool, "devices": [{"name": "g0"}]}
         running.add("resourceslices", {"metadata": {"name": "s1"}, "spec": spec})
@@ -94,9 +92,7 @@ def test_a_server_without_taint_rules_is_supported(
     assert capsys.readouterr().err == ""
 
 
-def test_an_unreachable_server_is_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unreachable_server_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with FakeApiServer().in_thread() as gone:
         text = gone.kubeconfig()
     (tmp_path / "kubeconfig.json").write_text(text)

@@ -209,8 +209,6 @@ def test_parents_on_another_file_system_are_none_of_our_business(
 ) -> None:
     synced: list[str] = []
     monkeypatch.setattr(atomicfile, "sync_directory", synced.append)
-    monkeypatch.setattr(
-        atomicfile.os, "stat", lambda path: type("Status", (), {"st_dev": len(path)})
-    )
+    monkeypatch.setattr(atomicfile.os, "stat", lambda path: type("Status", (), {"st_dev": len(path)}))
     atomicfile.sync_parents(str(tmp_path))
     assert synced == []

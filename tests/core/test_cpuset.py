@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from drakit.core.cpuset import EMPTY, MAX_CPU, CpuSet, CpuSetError
 
 numbers = st.sets(
-    st.one_of(st.integers(0, 70), st.integers(0, 9000), st.integers(MAX_CPU - 40, MAX_CPU - 1)),
-    max_size=60,
+    st.one_of(st.integers(0, 70), st.integers(0, 9000), st.integers(MAX_CPU - 40, MAX_CPU - 1)), max_size=60
 )
 dense = st.integers(0, 3000).flatmap(
     lambda start: st.integers(0, 900).map(lambda length: set(range(start, start + length)))
@@ -43,12 +42,7 @@ def test_algebra_is_that_of_sets(left: set[int], right: set[int]) -> None:
     assert set(a | b) == left | right
     assert set(a & b) == left & right
     assert set(a - b) == left - right
-    assert (a <= b, a < b, a >= b, a > b) == (
-        left <= right,
-        left < right,
-        left >= right,
-        left > right,
-    )
+    assert (a <= b, a < b, a >= b, a > b) == (left <= right, left < right, left >= right, left > right)
     assert a.isdisjoint(b) == left.isdisjoint(right)
     assert (a == b) == (left == right)
     assert CpuSet.union([a, b, a]) == a | b
@@ -147,9 +141,7 @@ def test_lists(text: str, canonical: str) -> None:
 
 
 @given(st.integers(0, 200), st.integers(0, 300), st.integers(1, 40), st.integers(1, 40))
-def test_strides_use_the_first_of_every_group(
-    first: int, length: int, used: int, group: int
-) -> None:
+def test_strides_use_the_first_of_every_group(first: int, length: int, used: int, group: int) -> None:
     used = min(used, group)
     cpus = CpuSet.parse(f"{first}-{first + length}:{used}/{group}")
     assert set(cpus) == {first + i for i in range(length + 1) if i % group < used}

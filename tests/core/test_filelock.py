@@ -43,10 +43,7 @@ def path(tmp_path):
 
 def holder(path):
     child = subprocess.Popen(
-        [sys.executable, "-c", HOLD, path],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", HOLD, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert child.stdout.readline() == "held\n"
     return child

@@ -16,10 +16,7 @@ def test_a_record_has_a_constant_message_and_its_fields(caplog: pytest.LogCaptur
         get_logger("drakit.test").info("claim prepared", claim="ns/a", cpus="2-3")
     (record,) = caplog.records
     assert isinstance(record.msg, Message)
-    assert (record.msg.text, record.msg.fields) == (
-        "claim prepared",
-        {"claim": "ns/a", "cpus": "2-3"},
-    )
+    assert (record.msg.text, record.msg.fields) == ("claim prepared", {"claim": "ns/a", "cpus": "2-3"})
     assert record.getMessage() == "claim prepared claim=ns/a cpus=2-3"
     assert record.funcName == "test_a_record_has_a_constant_message_and_its_fields"
 

@@ -67,9 +67,7 @@ DEVICES = st.builds(
     name=NAMES,
     attributes=st.dictionaries(NAMES, ATTRIBUTES, max_size=3),
     capacity=st.dictionaries(
-        NAMES,
-        st.builds(Capacity, value=QUANTITIES, request_policy=st.none() | POLICIES),
-        max_size=2,
+        NAMES, st.builds(Capacity, value=QUANTITIES, request_policy=st.none() | POLICIES), max_size=2
     ),
     allow_multiple_allocations=st.none() | st.booleans(),
     consumes_counters=st.lists(
@@ -94,9 +92,7 @@ SLICES = st.builds(
         pool=st.builds(ResourcePool, name=NAMES, generation=st.integers(0, 9)),
         node_name=st.none() | NAMES,
         devices=st.lists(DEVICES, max_size=3).map(tuple),
-        shared_counters=st.lists(
-            st.builds(CounterSet, name=NAMES, counters=COUNTERS), max_size=2
-        ).map(tuple),
+        shared_counters=st.lists(st.builds(CounterSet, name=NAMES, counters=COUNTERS), max_size=2).map(tuple),
     ),
 )
 

@@ -195,9 +195,7 @@ def test_exponent_values_are_exact(sign: str, whole: str, fraction: str, exponen
 
 
 @given(signs, digits, fractions, st.sampled_from(sorted(BINARY)))
-def test_binary_values_are_exact_up_to_the_cap(
-    sign: str, whole: str, fraction: str, suffix: str
-) -> None:
+def test_binary_values_are_exact_up_to_the_cap(sign: str, whole: str, fraction: str, suffix: str) -> None:
     exact = Fraction(f"{sign}{whole}{fraction}") * BINARY[suffix]
     quantity = Quantity(f"{sign}{whole}{fraction}{suffix}")
     bounded = min(max(exact, Fraction(-CAP)), Fraction(CAP))

@@ -69,9 +69,7 @@ class Ran:
         return Path(self.node.cgroup_root, _KUBEPODS, name).read_text().strip()
 
 
-def schedule(
-    driver: Driver, claims: Sequence[ResourceClaim], directory: str
-) -> list[ClaimAllocation]:
+def schedule(driver: Driver, claims: Sequence[ResourceClaim], directory: str) -> list[ClaimAllocation]:
     """The allocation of these claims by kube-scheduler on an empty node."""
     local = LocalNode(driver, directory, (*combined_classes(), *split_classes()))
     _scheduling, answer = local.schedule(claims, PreparedClaims())
@@ -85,9 +83,7 @@ async def running(path: Path, kubelet_config: str = "", **settings: Any) -> Asyn
     with tempfile.TemporaryDirectory(prefix="dk", dir="/tmp") as directory:
         write_tree(MACHINE, f"{directory}/machine")
         async with SimulatedNode(directory, name=NODE_NAME, online_cpus="0-31") as node:
-            config = CpuMemConfig(
-                **{**node.settings(), "sysfs_root": f"{directory}/machine", **settings}
-            )
+            config = CpuMemConfig(**{**node.settings(), "sysfs_root": f"{directory}/machine", **settings})
             Path(node.kubelet_root, "config.yaml").write_text(kubelet_config)
             discovery = CpuMemDiscovery()
             reconciler = discovery.reconciler(config, NODE_NAME)
@@ -97,10 +93,7 @@ async def running(path: Path, kubelet_config: str = "", **settings: Any) -> Asyn
                 return discovery(config, NODE_NAME)
 
             host = node.host(
-                discover,
-                config,
-                gauges=lambda driver, claims: driver.gauges(claims),
-                reconciler=reconciler,
+                discover, config, gauges=lambda driver, claims: driver.gauges(claims), reconciler=reconciler
             )
             serving = asyncio.create_task(host.run())
             try:
@@ -122,8 +115,7 @@ async def _run_pod(node: SimulatedNode, host: Host, path: Path, directory: str) 
     wanted = FakePod(
         name=pod.metadata.name,
         claims=tuple(
-            PodClaim(entry.name, claim.metadata.name)
-            for entry, claim in zip(entries, claims, strict=True)
+            PodClaim(entry.name, claim.metadata.name) for entry, claim in zip(entries, claims, strict=True)
         ),
         containers={
             each.name: tuple(ContainerClaim(use.name, use.request) for use in each.resources.claims)
@@ -177,9 +169,7 @@ def _make_pod_cgroup(node: SimulatedNode, uid: str) -> str:
     for place, pages in ((_KUBEPODS, str(1 << 62)), (path, "0")):
         directory = os.path.join(node.cgroup_root, place)
         os.makedirs(directory)
-        limits = {
-            f"hugetlb.{s}.{file}": pages for s in ("2MB", "1GB") for file in ("max", "rsvd.max")
-        }
+        limits = {f"hugetlb.{s}.{file}": pages for s in ("2MB", "1GB") for file in ("max", "rsvd.max")}
         for name, value in {**_KUBELETS, **limits}.items():
             Path(directory, name).write_text(f"{value}\n")
     return path

@@ -94,10 +94,7 @@ async def test_split_requests_meet_on_one_node(ran: Ran) -> None:
     assert len(cpus(main)) == 2
     assert str(nodes(main)) == main.mems
     assert main.resources.hugepage_limits == {"2MB": 128 * MI}
-    assert main.resources.unified == {
-        "memory.min": str(512 * MI),
-        **page_files("2MB", 128 * MI),
-    }
+    assert main.resources.unified == {"memory.min": str(512 * MI), **page_files("2MB", 128 * MI)}
     assert main.env["DRA_MEMORY"] == str(512 * MI)
 
 

@@ -53,9 +53,7 @@ def test_every_example_is_placed(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", EVERYTHING, ids=lambda path: path.stem)
 def test_every_example_lints(path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "drakit", "lint", str(path)], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-m", "drakit", "lint", str(path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

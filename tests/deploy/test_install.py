@@ -36,9 +36,7 @@ def pod() -> dict[str, Any]:
     return spec
 
 
-def test_every_argument_of_the_daemon_set_is_understood(
-    pod: dict[str, Any], tmp_path: Path
-) -> None:
+def test_every_argument_of_the_daemon_set_is_understood(pod: dict[str, Any], tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(only("ConfigMap")["data"]["config.yaml"])
     arguments = [a for a in pod["containers"][0]["args"] if not a.startswith("--config=")]
@@ -54,9 +52,7 @@ def test_every_argument_of_the_daemon_set_is_understood(
 
 
 def test_node_name_and_pod_uid_come_from_the_downward_api(pod: dict[str, Any]) -> None:
-    fields = {
-        e["name"]: e["valueFrom"]["fieldRef"]["fieldPath"] for e in pod["containers"][0]["env"]
-    }
+    fields = {e["name"]: e["valueFrom"]["fieldRef"]["fieldPath"] for e in pod["containers"][0]["env"]}
     assert fields == {"NODE_NAME": "spec.nodeName", "POD_UID": "metadata.uid"}
 
 
@@ -93,9 +89,7 @@ def test_only_the_monitoring_namespace_reaches_the_port(manifest: str) -> None:
     ("manifest", "driver"), [("install.yaml", "dra.cpu"), ("install-cpumem.yaml", "dra.cpumem")]
 )
 def test_the_policy_names_the_driver(manifest: str, driver: str) -> None:
-    (policy,) = [
-        m["spec"] for m in _manifests(manifest) if m["kind"] == "ValidatingAdmissionPolicy"
-    ]
+    (policy,) = [m["spec"] for m in _manifests(manifest) if m["kind"] == "ValidatingAdmissionPolicy"]
     checks = [each["expression"] for each in policy["validations"]]
     assert f'variables.slice.spec.driver == "{driver}"' in checks
 

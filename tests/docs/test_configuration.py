@@ -59,9 +59,7 @@ def test_the_example_file_is_a_configuration(tmp_path: Path) -> None:
     (example,) = blocks(CONFIGURATION, "yaml")
     path = tmp_path / "config.yaml"
     path.write_text(example)
-    loaded = load(
-        CpuConfig, _parser(cpu_program()), ["--config", str(path)], {}, prefix=cpu_program().prefix
-    )
+    loaded = load(CpuConfig, _parser(cpu_program()), ["--config", str(path)], {}, prefix=cpu_program().prefix)
     assert set(loaded.sources) == set(yaml.safe_load(example))
     assert loaded.config.hold_back_shared
 
@@ -142,9 +140,7 @@ def _branches(node: ast.expr) -> list[ast.expr]:
 
 
 def test_every_rejection_is_explained() -> None:
-    listed = [
-        code for row in rows(TROUBLE, "reason", "what was rejected") for code in codes(row[0])
-    ]
+    listed = [code for row in rows(TROUBLE, "reason", "what was rejected") for code in codes(row[0])]
     assert len(set(listed)) == len(listed)
     assert set(listed) == reasons()
 
@@ -176,10 +172,7 @@ def words(text: str) -> str:
 def test_quoted_errors_are_those_of_the_code() -> None:
     """The messages quoted in the tables of events are those of the source."""
     source = words(
-        "".join(
-            re.sub(r'"\s*\n\s*f?"', "", path.read_text(encoding="utf-8"))
-            for path in rejecting_sources()
-        )
+        "".join(re.sub(r'"\s*\n\s*f?"', "", path.read_text(encoding="utf-8")) for path in rejecting_sources())
     )
     for message in (
         "is held by",

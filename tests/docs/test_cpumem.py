@@ -78,18 +78,14 @@ def test_the_example_file_is_a_configuration(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(example)
     arguments = ["--config", str(path)]
-    loaded = load(
-        CpuMemConfig, _parser(cpumem_program()), arguments, {}, prefix=cpumem_program().prefix
-    )
+    loaded = load(CpuMemConfig, _parser(cpumem_program()), arguments, {}, prefix=cpumem_program().prefix)
     assert set(loaded.sources) == set(yaml.safe_load(example))
     assert loaded.config.hugepages.pools.of(1) == {2 << 20: 1024, 1 << 30: 4}
 
 
 def test_every_command_of_the_program_is_listed() -> None:
     listed = {codes(row[0])[0].split()[1] for row in rows(CONFIGURATION, "command", "purpose")}
-    options = {
-        option for action in _parser(cpumem_program())._actions for option in action.option_strings
-    }
+    options = {option for action in _parser(cpumem_program())._actions for option in action.option_strings}
     assert listed == options - {"-h"}
 
 
@@ -172,15 +168,10 @@ def guide_driver(**settings: Any) -> CpuMemDriver:
 def test_the_settings_of_the_guide_are_those_its_outputs_are_for() -> None:
     (values,) = [block for block in blocks(GUIDE, "yaml") if "driverConfig" in block]
     given = yaml.safe_load(values)["driverConfig"]
-    assert given == {
-        "reservedCPUs": RESERVED["reserved_cpus"],
-        "reservedMemory": RESERVED["reserved_memory"],
-    }
+    assert given == {"reservedCPUs": RESERVED["reserved_cpus"], "reservedMemory": RESERVED["reserved_memory"]}
 
 
-def test_inspect_prints_what_the_guide_shows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inspect_prints_what_the_guide_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_tree(MACHINE, str(tmp_path))
     flags = [f"--{key.replace('_', '-')}={value}" for key, value in RESERVED.items()]
     assert drakit(["inspect", "--root", str(tmp_path), *flags]) == 0
@@ -237,9 +228,7 @@ def claims_of(text: str) -> list[DeviceClaim]:
 def test_the_claims_of_the_guide_are_served(tmp_path: Path) -> None:
     combined, split = claims_of(GUIDE)
     for devices, layout in ((combined, "combined"), (split, "split")):
-        claim = ResourceClaim(
-            metadata=ObjectMeta(name="asked"), spec=ResourceClaimSpec(devices=devices)
-        )
+        claim = ResourceClaim(metadata=ObjectMeta(name="asked"), spec=ResourceClaimSpec(devices=devices))
         classes = (*combined_classes(), *split_classes())
         node = LocalNode(guide_driver(layout=layout), str(tmp_path / layout), classes)
         (entry,) = node.assignment([fresh_claim(claim)], PreparedClaims())
@@ -267,9 +256,7 @@ def test_every_attribute_capacity_and_class_is_listed() -> None:
 
 def test_every_example_is_in_the_guide() -> None:
     named = {
-        name
-        for row in rows(GUIDE, "example", "purpose")
-        for name in re.findall(r"\[([\w.-]+)\]", row[0])
+        name for row in rows(GUIDE, "example", "purpose") for name in re.findall(r"\[([\w.-]+)\]", row[0])
     }
     assert named == {path.name for path in (REPOSITORY / "deploy/examples").glob("cpumem-*.yaml")}
 
@@ -307,9 +294,7 @@ async def test_files_of_the_kubelet_are_reported_as_the_page_shows(tmp_path: Pat
     ]
     check, metric = blocks(QOS, "")[:2]
     assert check.splitlines() == said
-    async with running(
-        REPOSITORY / "deploy/examples/cpumem-database.yaml", kubelet_config=KUBELET
-    ) as ran:
+    async with running(REPOSITORY / "deploy/examples/cpumem-database.yaml", kubelet_config=KUBELET) as ran:
         exposition = ran.host.metrics.exposition().decode()
         assert "memory.min" not in ran.containers["main"].resources.unified
         assert ran.pod_file("memory.min") == ran.root_file("memory.min") == "0"
@@ -325,9 +310,7 @@ def test_foreign_writes_are_logged_as_the_page_shows(
     file.write_text("0\n")
     now = [0.0]
     writer = CgroupWriter(
-        str(tmp_path / "cgroup"),
-        CgroupRecord(str(tmp_path / "record"), "boot"),
-        clock=lambda: now[0],
+        str(tmp_path / "cgroup"), CgroupRecord(str(tmp_path / "record"), "boot"), clock=lambda: now[0]
     )
     wanted = QosPlan(tree={"kubepods": {"memory.min": str(3 << 30)}})
     writer.apply(wanted, pods_changed=False)
@@ -340,9 +323,7 @@ def test_foreign_writes_are_logged_as_the_page_shows(
     assert said.count(said[0]) == 5
 
 
-def test_a_shortage_is_logged_as_the_page_shows(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_shortage_is_logged_as_the_page_shows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     key = PoolKey(0, 2 << 20)
     kernel = FakeKernel({key: KernelPool()}, room={key: 60})
     settings = HugepageSettings(pools=PageCounts.parse("0:2Mi=100"))

@@ -10,13 +10,7 @@ from tests.docs.pages import REPOSITORY, codes, prose, text_of
 
 PAGES = ("architecture", "how-to-add", "glossary", "grouped-resource")
 ROOTS = ("src/", "tests/", "docs/", "deploy/", "tools/", "proto/", "benchmarks/")
-TASKS = (
-    "a CLI command",
-    "a sysfs fact",
-    "a grouped resource",
-    "a Kubernetes minor version",
-    "an NRI event",
-)
+TASKS = ("a CLI command", "a sysfs fact", "a grouped resource", "a Kubernetes minor version", "an NRI event")
 
 
 def page(name: str) -> str:

@@ -80,9 +80,7 @@ def marks_of(test: Named) -> set[str]:
     if test.case and test.test != "test_scenario":  # whose cases have a test of their own
         assert test.case in cases, f"{test.file}::{test.test} has no case {test.case}"
         marked.append(cases[test.case])
-    return {
-        mark for each in marked for mark in re.findall(r"pytest\.mark\.(\w+)", ast.unparse(each))
-    }
+    return {mark for each in marked for mark in re.findall(r"pytest\.mark\.(\w+)", ast.unparse(each))}
 
 
 def _assigns(node: ast.Assign, name: str) -> bool:
@@ -91,9 +89,7 @@ def _assigns(node: ast.Assign, name: str) -> bool:
 
 def _id(call: ast.Call) -> str:
     """The case that a ``pytest.param`` names."""
-    return next(
-        (str(ast.literal_eval(word.value)) for word in call.keywords if word.arg == "id"), ""
-    )
+    return next((str(ast.literal_eval(word.value)) for word in call.keywords if word.arg == "id"), "")
 
 
 @pytest.mark.parametrize("test", list(named()), ids=str)

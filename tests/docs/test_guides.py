@@ -132,9 +132,7 @@ def test_every_option_of_run_is_on_its_page() -> None:
     assert listed == options
 
 
-@pytest.mark.parametrize(
-    ("uid", "expected"), [(0, "/run/drakit/claims"), (7, "/somewhere/drakit/claims")]
-)
+@pytest.mark.parametrize(("uid", "expected"), [(0, "/run/drakit/claims"), (7, "/somewhere/drakit/claims")])
 def test_run_keeps_claims_where_the_page_says(
     uid: int, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,11 +54,7 @@ _TEXT = (".md", ".py", ".yaml", ".tpl", ".json", ".toml", ".txt", "Makefile", "C
 
 def files() -> list[str]:
     listed = subprocess.run(
-        ["git", "ls-files", "--", *CHECKED],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
+        ["git", "ls-files", "--", *CHECKED], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
     if listed.returncode != 0:
         pytest.skip("not a git checkout")

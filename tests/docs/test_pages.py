@@ -95,15 +95,11 @@ def test_every_command_line_parses(line: CommandLine) -> None:
     except SystemExit as stop:
         assert stop.code == 0, f"{line} is not understood"
         return
-    for source in getattr(
-        options, "sources", ()
-    ):  # --from takes all following arguments, including names
+    for source in getattr(options, "sources", ()):  # --from takes all following arguments, including names
         assert source.endswith((".json", ".yaml", "/", "-")), f"{line}: --from takes {source}"
 
 
-TARGETS = set(
-    re.findall(r"^([a-z0-9-]+):", text_of("Makefile") + text_of("tests/e2e/e2e.mk"), re.MULTILINE)
-)
+TARGETS = set(re.findall(r"^([a-z0-9-]+):", text_of("Makefile") + text_of("tests/e2e/e2e.mk"), re.MULTILINE))
 
 
 @EVERY_PAGE

@@ -81,17 +81,13 @@ def test_up_to_512_cpus_are_drawn_one_by_one_in_few_screens(width: int) -> None:
 
 
 def test_more_than_512_cpus_are_folded() -> None:
-    text = draw(
-        build(sockets=4, nodes=2, llcs=8, cores=16, threads=2), terminal=Terminal(width=100)
-    )
+    text = draw(build(sockets=4, nodes=2, llcs=8, cores=16, threads=2), terminal=Terminal(width=100))
     assert "CPUs 0-15,1024-1039" in text
     assert text.count("\n") < 130
 
 
 def test_4096_cpus_stay_short() -> None:
-    text = draw(
-        build(sockets=8, nodes=2, llcs=16, cores=8, threads=2), terminal=Terminal(width=120)
-    )
+    text = draw(build(sockets=8, nodes=2, llcs=16, cores=8, threads=2), terminal=Terminal(width=120))
     assert text.count("\n") < 400
 
 

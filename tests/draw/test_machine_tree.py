@@ -24,9 +24,7 @@ def test_every_cpu_is_in_exactly_one_core(machine: Machine) -> None:
 
 
 @given(any_machine)
-def test_threads_in_a_cell_share_a_core_and_boxes_hold_either_boxes_or_cores(
-    machine: Machine,
-) -> None:
+def test_threads_in_a_cell_share_a_core_and_boxes_hold_either_boxes_or_cores(machine: Machine) -> None:
     for box in boxes_of(machine):
         assert not (box.children and box.cores)
         for core in box.cores:
@@ -101,10 +99,7 @@ def test_an_offline_cpu_stays_with_its_numa_node() -> None:
     first, second = machine_boxes(machine)
     assert first.cpus() == CpuSet.parse("0-3")
     assert second.cpus() == CpuSet.parse("4-7")
-    assert [(child.level, child.title) for child in first.children][-1] == (
-        BoxLevel.UNPLACED,
-        ("offline",),
-    )
+    assert [(child.level, child.title) for child in first.children][-1] == (BoxLevel.UNPLACED, ("offline",))
 
 
 def test_an_offline_cpu_of_a_node_with_one_cache_is_drawn_in_it() -> None:
@@ -132,6 +127,4 @@ def test_folded_boxes_have_no_cores_and_still_name_every_cpu(machine: Machine) -
 
 def test_alike_caches_fold_into_one_line() -> None:
     (box,) = (fold(top, lambda _cpus: ()) for top in machine_boxes(build(llcs=64, cores=8)))
-    assert box.notes[-1] == (
-        "L3 #0 32 MiB … L3 #63: 64 alike, each 8 cores × 2 threads, CPUs 0-1023"
-    )
+    assert box.notes[-1] == ("L3 #0 32 MiB … L3 #63: 64 alike, each 8 cores × 2 threads, CPUs 0-1023")

@@ -100,9 +100,7 @@ def assert_tidy(svg: str) -> None:
 
 def drawn_cpus(svg: str) -> list[int]:
     root = ET.fromstring(svg)
-    return sorted(
-        int(text.text or "") for group in root.iter(f"{SVG}g") for text in group.iter(f"{SVG}text")
-    )
+    return sorted(int(text.text or "") for group in root.iter(f"{SVG}g") for text in group.iter(f"{SVG}text"))
 
 
 @given(any_machine)

@@ -69,12 +69,7 @@ def _needs(item: pytest.Item) -> int:
     without a machine run while one boots: first that of the node tier, then that of the cluster.
     """
     wanted = set(getattr(item, "fixturenames", ()))
-    tiers: tuple[set[str], ...] = (
-        {"cpu_driver", "cpumem_driver"},
-        {"cluster"},
-        {"bench"},
-        {"runtime"},
-    )
+    tiers: tuple[set[str], ...] = ({"cpu_driver", "cpumem_driver"}, {"cluster"}, {"bench"}, {"runtime"})
     return next((-place for place, tier in enumerate(tiers) if wanted & tier), -len(tiers))
 
 
@@ -109,9 +104,7 @@ def making() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def booting_cluster(
-    ability: Ability, pins: Pins, shapes: dict[str, Shape]
-) -> Iterator[Cluster | None]:
+def booting_cluster(ability: Ability, pins: Pins, shapes: dict[str, Shape]) -> Iterator[Cluster | None]:
     """A control plane and the machine of its node, or ``None`` if they cannot run here."""
     if not ability.cluster:
         yield None
@@ -138,10 +131,7 @@ def beside_the_boot(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="session")
 def cluster(
-    request: pytest.FixtureRequest,
-    ability: Ability,
-    booting_cluster: Cluster | None,
-    ahead: Executor,
+    request: pytest.FixtureRequest, ability: Ability, booting_cluster: Cluster | None, ahead: Executor
 ) -> Cluster:
     """The cluster tier: a control plane and one ``smt2`` node, for the whole session."""
     if booting_cluster is None:
@@ -156,9 +146,7 @@ def cluster(
 
 
 @pytest.fixture(scope="session")
-def booting_runtime(
-    ability: Ability, pins: Pins, shapes: dict[str, Shape]
-) -> Iterator[Node | None]:
+def booting_runtime(ability: Ability, pins: Pins, shapes: dict[str, Shape]) -> Iterator[Node | None]:
     """The running machine of the node tier."""
     if not ability.vm:
         yield None

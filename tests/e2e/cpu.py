@@ -42,9 +42,7 @@ def _selecting(selectors: Iterable[str]) -> Manifest:
 
 
 def claim_spec(
-    *requests: Manifest,
-    config: Mapping[str, Any] | None = None,
-    constraints: Iterable[Manifest] = (),
+    *requests: Manifest, config: Mapping[str, Any] | None = None, constraints: Iterable[Manifest] = ()
 ) -> Manifest:
     """``spec.devices`` of a claim; ``config`` is its opaque configuration."""
     spec: Manifest = {"requests": list(requests)}

@@ -25,9 +25,7 @@ def on_numa_node(number: int) -> str:
     return f'device.attributes["dra.cpumem"].numaNodeID == {number}'
 
 
-def wanting(
-    *selectors: str, cpus: int = 0, memory: int = 0, pages: int = 0, name: str = "all"
-) -> Manifest:
+def wanting(*selectors: str, cpus: int = 0, memory: int = 0, pages: int = 0, name: str = "all") -> Manifest:
     """A request for CPUs, bytes of memory and pages of 2 Mi, all of one device."""
     asked = {
         f"{CLASS}/cpu": str(cpus),

@@ -186,9 +186,7 @@ def _apply(user: Api, claim: Manifest, *devices: dict[str, Any]) -> Manifest:
     }
     path = user.path(*CLAIM, "default", meta["name"])
     query = "/status?fieldManager=dra.cpumem-binding&force=true"
-    answer: Manifest = user.call(
-        "PATCH", path + query, body, content_type="application/apply-patch+yaml"
-    )
+    answer: Manifest = user.call("PATCH", path + query, body, content_type="application/apply-patch+yaml")
     return answer
 
 
@@ -206,9 +204,7 @@ def user(oracle: Oracle) -> Api:
 def mixed(oracle: Oracle, request: pytest.FixtureRequest) -> Iterator[Manifest]:
     """A claim with a device of this driver and one of another driver."""
     name = f"mixed-{abs(hash(request.node.name)) % 10**8}"
-    yield _claim(
-        oracle, name, _result(CPUMEM, HERE, "mine"), _result("other.example.com", HERE, "x")
-    )
+    yield _claim(oracle, name, _result(CPUMEM, HERE, "mine"), _result("other.example.com", HERE, "x"))
     oracle.api.delete(*CLAIM, name, "default")
 
 
@@ -245,8 +241,7 @@ def test_the_driver_changes_no_allocation_and_no_reservation(
 
 
 @pytest.mark.parametrize(
-    ("name", "driver", "pool"),
-    [("elsewhere", CPUMEM, THERE), ("foreign", "other.example.com", HERE)],
+    ("name", "driver", "pool"), [("elsewhere", CPUMEM, THERE), ("foreign", "other.example.com", HERE)]
 )
 def test_the_driver_writes_no_status_of_claims_without_its_devices(
     oracle: Oracle, user: Api, name: str, driver: str, pool: str

@@ -57,20 +57,14 @@ def oracle(ability: Ability) -> Iterator[Oracle]:
 @pytest.fixture
 def real(oracle: Oracle) -> ClusterAccess:
     """Administrator access: a client certificate and the certificate authority of the cluster."""
-    certificate = Certificate(
-        oracle.client_certificate.read_bytes(), oracle.client_key.read_bytes()
-    )
+    certificate = Certificate(oracle.client_certificate.read_bytes(), oracle.client_key.read_bytes())
     return ClusterAccess(
-        Endpoint.parse(oracle.url),
-        Fixed(Credential(certificate=certificate)),
-        Trust(file=str(oracle.ca)),
+        Endpoint.parse(oracle.url), Fixed(Credential(certificate=certificate)), Trust(file=str(oracle.ca))
     )
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-async def test_scenario(
-    real: ClusterAccess, scenario: Callable[[Client, str], Awaitable[None]]
-) -> None:
+async def test_scenario(real: ClusterAccess, scenario: Callable[[Client, str], Awaitable[None]]) -> None:
     async with Client(real) as client:
         await scenario(client, scenario.__name__.replace("_", "-"))
 
@@ -99,22 +93,14 @@ _GATED: dict[str, dict[str, Any]] = {
             }
         ]
     },
-    "DRAPartitionableDevices": {
-        "sharedCounters": [{"name": "s", "counters": {"c": {"value": "4"}}}],
-    },
+    "DRAPartitionableDevices": {"sharedCounters": [{"name": "s", "counters": {"c": {"value": "4"}}}]},
     "DRANodeAllocatableResources": {
         "devices": [
-            {
-                "name": "d",
-                "nodeAllocatableResources": {"cpu": {"mapping": {"deviceMultiplier": "1"}}},
-            }
+            {"name": "d", "nodeAllocatableResources": {"cpu": {"mapping": {"deviceMultiplier": "1"}}}}
         ]
     },
     "DRAListTypeAttributes": {"devices": [{"name": "d", "attributes": {"a": {"ints": [1]}}}]},
-    "DRAOptionalNodeOperations": {
-        "skipNodeOperations": ["NodePrepareResources"],
-        "devices": [{"name": "d"}],
-    },
+    "DRAOptionalNodeOperations": {"skipNodeOperations": ["NodePrepareResources"], "devices": [{"name": "d"}]},
 }
 """Slices, each with the fields of one feature gate."""
 
@@ -157,9 +143,7 @@ async def test_bookmarks_have_a_version_and_are_sent_only_if_allowed(
     def watch(more: str) -> list[Any]:
         return [json.loads(line) for line in oracle.api.raw("GET", path + more).splitlines()]
 
-    both = asyncio.gather(
-        asyncio.to_thread(watch, ""), asyncio.to_thread(watch, "&allowWatchBookmarks=true")
-    )
+    both = asyncio.gather(asyncio.to_thread(watch, ""), asyncio.to_thread(watch, "&allowWatchBookmarks=true"))
     async with Client(real) as client:
         made = await client.create(SLICES, slice_of("marked", "a"))
         await client.delete(SLICES, made.name)
@@ -218,9 +202,7 @@ def test_a_collection_is_deleted_by_its_selector(oracle: Oracle) -> None:
     ],
     ids=["no namespace", "no patch", "no field manager"],
 )
-def test_invalid_requests(
-    oracle: Oracle, method: str, path: str, content_type: str, status: int
-) -> None:
+def test_invalid_requests(oracle: Oracle, method: str, path: str, content_type: str, status: int) -> None:
     """The same statuses as the fake's."""
     body = {"metadata": {"name": "x"}}
     with pytest.raises(ApiError) as caught:
@@ -228,10 +210,7 @@ def test_invalid_requests(
     assert caught.value.status == status
     with FakeApiServer().in_thread() as fake:
         request = urllib.request.Request(
-            fake.url + path,
-            json.dumps(body).encode(),
-            {"Content-Type": content_type},
-            method=method,
+            fake.url + path, json.dumps(body).encode(), {"Content-Type": content_type}, method=method
         )
         with pytest.raises(urllib.error.HTTPError) as answered:
             urllib.request.urlopen(request)
@@ -255,11 +234,7 @@ class Bench:
         self.logged = Logged()
         self.client = client
         self.selection = Selection(fields=f"spec.driver={driver},spec.nodeName={node}")
-        self.publisher = Publisher(
-            client,
-            driver=driver,
-            node=node,
-        )
+        self.publisher = Publisher(client, driver=driver, node=node)
 
     async def slices(self) -> list[Object[object]]:
         listing = await self.client.list(SLICES, self.selection)
@@ -284,9 +259,7 @@ async def publishing(oracle: Oracle, real: ClusterAccess, word: str) -> AsyncIte
 
 
 def plain(count: int) -> tuple[Device, ...]:
-    return tuple(
-        Device(name=f"cpu{i}", attributes={"cpuID": Attribute(int_=i)}) for i in range(count)
-    )
+    return tuple(Device(name=f"cpu{i}", attributes={"cpuID": Attribute(int_=i)}) for i in range(count))
 
 
 async def test_devices_are_published_in_order_and_changed_in_place(
@@ -311,10 +284,7 @@ async def test_devices_are_published_in_order_and_changed_in_place(
 
 async def test_a_successor_writes_nothing(oracle: Oracle, real: ClusterAccess) -> None:
     """A slice with every field that this server's gates allow is read back unchanged."""
-    capacity = Capacity(
-        value=Quantity("1.5Gi"),
-        request_policy=RequestPolicy(default=Quantity("0.5Gi")),
-    )
+    capacity = Capacity(value=Quantity("1.5Gi"), request_policy=RequestPolicy(default=Quantity("0.5Gi")))
     device = Device(
         name="numa0",
         attributes={
@@ -351,17 +321,13 @@ async def test_wiped_slices_come_back(oracle: Oracle, real: ClusterAccess) -> No
         old = await bench.slices()
         for item in old:
             await bench.client.delete(SLICES, item.name)
-        while len(found := await bench.slices()) < 3 or {s.uid for s in found} & {
-            s.uid for s in old
-        }:
+        while len(found := await bench.slices()) < 3 or {s.uid for s in found} & {s.uid for s in old}:
             await asyncio.sleep(0.05)
         await bench.publisher.published.wait()
         assert len(await bench.slices()) == 3
 
 
-async def test_dropped_fields_are_reported_and_accepted(
-    oracle: Oracle, real: ClusterAccess
-) -> None:
+async def test_dropped_fields_are_reported_and_accepted(oracle: Oracle, real: ClusterAccess) -> None:
     """The gate of node-allocatable resources is off by default in every release up to 1.37."""
     mapping = {"cpu": {"mapping": {"deviceMultiplier": "1"}}}
     device = Device(name="d", node_allocatable_resources=mapping)

@@ -209,9 +209,7 @@ def test_the_generated_cri_messages_are_current(tmp_path: Path) -> None:
     assert made == (REPOSITORY / source).with_name("cri_pb2.py").read_text()
 
 
-def test_a_machine_without_go_or_root_reports_what_it_cannot_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_machine_without_go_or_root_reports_what_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None if name == "go" else f"/usr/bin/{name}")
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.delenv("DRAKIT_E2E_RUNTIME", raising=False)

@@ -76,9 +76,7 @@ def test_guarantees_that_fit_are_accepted(tree: Tree) -> None:
         ("0-1", 900 * MI, 0, r"nodes \[0, 1\] have \d+ bytes of memory"),
     ],
 )
-def test_an_overcommitted_node_is_reported(
-    tree: Tree, mems: str, memory: int, pages: int, said: str
-) -> None:
+def test_an_overcommitted_node_is_reported(tree: Tree, mems: str, memory: int, pages: int, said: str) -> None:
     tree.pod("a", "0", memory=500 * MI, pages=40)
     tree.pod("b", "1", memory=400 * MI, pages=64)
     tree.pod("c", mems, memory=memory, pages=pages)

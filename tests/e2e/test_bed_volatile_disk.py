@@ -97,9 +97,7 @@ def test_a_write_with_fua_is_durable_alone(disk: VolatileDisk, client: Client) -
     assert left[100:107] == b"at once"
 
 
-def test_a_power_cut_may_keep_any_part_of_the_unflushed_writes(
-    disk: VolatileDisk, client: Client
-) -> None:
+def test_a_power_cut_may_keep_any_part_of_the_unflushed_writes(disk: VolatileDisk, client: Client) -> None:
     client.write(1024, bytes([1]) * 4096)  # the end of one sector and the beginning of the next
     client.write(8192, bytes([2]) * 512)
     seen = {
@@ -147,9 +145,7 @@ def test_the_emulator_writes_and_flushes(disk: VolatileDisk, ability: Ability, p
 
     def do(*commands: str) -> str:
         words = [word for command in commands for word in ("-c", command)]
-        done = subprocess.run(
-            [*program, "-f", "raw", *words, where], capture_output=True, text=True
-        )
+        done = subprocess.run([*program, "-f", "raw", *words, where], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -15,8 +15,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    ("chart", "rendering"),
-    [("dra-driver-cpu", "install.yaml"), ("dra-driver-cpumem", "install-cpumem.yaml")],
+    ("chart", "rendering"), [("dra-driver-cpu", "install.yaml"), ("dra-driver-cpumem", "install-cpumem.yaml")]
 )
 def test_the_rendering_is_what_the_chart_renders(
     ability: Ability, pins: Pins, chart: str, rendering: str

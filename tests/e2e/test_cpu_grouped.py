@@ -115,11 +115,7 @@ def test_requests_are_kept_together_by_match_attribute_and_fall_back_by_first_av
     driver: ChartDriver, cluster: Cluster, namespace: str
 ) -> None:
     together = [{"requests": ["one", "two"], "matchAttribute": "dra.cpu/numaNodeID"}]
-    too_many = {
-        "name": "many",
-        "deviceClassName": CLASS,
-        "capacity": {"requests": {CAPACITY: "64"}},
-    }
+    too_many = {"name": "many", "deviceClassName": CLASS, "capacity": {"requests": {CAPACITY: "64"}}}
     few = {"name": "few", "deviceClassName": CLASS, "capacity": {"requests": {CAPACITY: "1"}}}
     cluster.apply(
         [

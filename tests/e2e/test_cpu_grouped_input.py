@@ -32,7 +32,7 @@ CLAIMS: Mapping[str, tuple[Mapping[str, Any], str]] = {
 }
 """Opaque configuration of a claim, and the response of the driver."""
 CLASSES: Mapping[str, tuple[Mapping[str, Any], str]] = {
-    "naming": (_saying(cpuset="2"), "a class cannot name a cpuset"),
+    "naming": (_saying(cpuset="2"), "a class cannot name a cpuset")
 }
 """Opaque configuration of a class, and the response of the driver to a claim."""
 
@@ -100,19 +100,13 @@ def test_an_impossible_claim_leaves_its_pod_pending_with_an_event(
     assert event.startswith("FailedScheduling: ")
 
 
-def test_forged_variables_do_not_give_a_pod_the_cpus_of_another(
-    cluster: Cluster, namespace: str
-) -> None:
+def test_forged_variables_do_not_give_a_pod_the_cpus_of_another(cluster: Cluster, namespace: str) -> None:
     cluster.apply([claim("mine", amount(2, on_numa_node(0))), pod_with("owner", "mine")], namespace)
     (owner,) = running(cluster, namespace, "owner")
     owner.runs_only_on({2, 3})
     found = cluster.api.get("resource.k8s.io/v1", "ResourceClaim", "mine", namespace)
     uid = found["metadata"]["uid"]
-    variables = {
-        "DRA_CPUSET": "2-3",
-        f"DRA_CPUSET_{uid}": "2-3",
-        f"DRA_CLAIM_{uid}_cpus": "dra.k8s.io/cpu",
-    }
+    variables = {"DRA_CPUSET": "2-3", f"DRA_CPUSET_{uid}": "2-3", f"DRA_CLAIM_{uid}_cpus": "dra.k8s.io/cpu"}
     forger = busybox_pod("forger", BUSY)
     forger["metadata"]["annotations"] = {"cdi.k8s.io/forged": f"dra.k8s.io/cpu=claim-{uid}_cpus"}
     forger["spec"]["containers"][0]["env"] = [

@@ -52,9 +52,7 @@ def residents(cluster: Cluster, cpu_driver: ChartDriver) -> Iterator[Residents]:
                 watched(pod_with("owner", "owned"), "owner", 2),
                 claim("crashing", amount(2, on_numa_node(1))),
                 watched(
-                    pod_with("crashing", "crashing", command=CRASHES, restartPolicy="Always"),
-                    "owner",
-                    2,
+                    pod_with("crashing", "crashing", command=CRASHES, restartPolicy="Always"), "owner", 2
                 ),
             ],
             namespace,
@@ -72,11 +70,7 @@ def test_the_cpus_of_a_force_deleted_pod_are_released_after_it_has_stopped(
     cluster.api.delete("v1", "Pod", "victim", namespace, grace=0)
     assert cluster.api.find("v1", "Pod", "victim", namespace) is None
     cluster.apply(
-        [
-            claim("heir", amount(2, on_numa_node(0))),
-            watched(pod_with("heir", "heir"), "owner", 2),
-        ],
-        namespace,
+        [claim("heir", amount(2, on_numa_node(0))), watched(pod_with("heir", "heir"), "owner", 2)], namespace
     )
     (heir,) = running(cluster, namespace, "heir")
     assert not node.exists(f"/proc/{pid}"), "two pods ran on one CPU"
@@ -97,9 +91,7 @@ def test_a_claim_deleted_while_in_use_stays_until_its_pod_ends(
     cluster.wait("the shared pool to grow back", lambda: cpus <= residents.sharer.cpus)
 
 
-def test_a_crash_looping_pod_keeps_its_cpus_over_restarts(
-    residents: Residents, cluster: Cluster
-) -> None:
+def test_a_crash_looping_pod_keeps_its_cpus_over_restarts(residents: Residents, cluster: Cluster) -> None:
     def crashed_again() -> list[str]:
         pod = cluster.api.get("v1", "Pod", "crashing", residents.namespace)
         (status,) = pod["status"]["containerStatuses"]
@@ -156,9 +148,7 @@ def _evict(cluster: Cluster, pod: Manifest) -> None:
         "metadata": {"name": name, "namespace": namespace},
     }
     try:
-        cluster.api.call(
-            "POST", cluster.api.path("v1", "Pod", namespace, name) + "/eviction", eviction
-        )
+        cluster.api.call("POST", cluster.api.path("v1", "Pod", namespace, name) + "/eviction", eviction)
     except ApiError as error:
         if error.status != 404:
             raise

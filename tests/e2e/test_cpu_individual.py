@@ -8,14 +8,7 @@ from tests.e2e.bed.cluster import Cluster
 from tests.e2e.bed.driver import ChartDriver
 from tests.e2e.bed.kubernetes import Manifest
 from tests.e2e.bed.node import Node
-from tests.e2e.cpu import (
-    assert_individual_slices_match,
-    claim,
-    devices,
-    on_numa_node,
-    pod_with,
-    running,
-)
+from tests.e2e.cpu import assert_individual_slices_match, claim, devices, on_numa_node, pod_with, running
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +25,7 @@ def _allocated(cluster: Cluster, name: str, namespace: str) -> frozenset[int]:
     return frozenset(int(result["device"].removeprefix("cpudev")) for result in results)
 
 
-def test_the_slices_match_the_machine_cpu_by_cpu(
-    driver: ChartDriver, cluster: Cluster, node: Node
-) -> None:
+def test_the_slices_match_the_machine_cpu_by_cpu(driver: ChartDriver, cluster: Cluster, node: Node) -> None:
     assert_individual_slices_match(cluster, node, reserved={0})
 
 

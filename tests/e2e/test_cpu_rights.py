@@ -44,9 +44,7 @@ def _slice(node: str, driver: str = "dra.cpu") -> Manifest:
     }
 
 
-def test_the_driver_was_never_denied_anything(
-    driver: ChartDriver, cluster: Cluster, node: Node
-) -> None:
+def test_the_driver_was_never_denied_anything(driver: ChartDriver, cluster: Cluster, node: Node) -> None:
     # Since the cluster was made: every start of the driver, in every mode, is among it.
     asked = [entry for entry in cluster.plane.audit() if _is_by_pod_of(entry, driver)]
     assert {"resourceslices", "resourceclaims", "nodes"} >= _resources(asked)
@@ -84,13 +82,9 @@ def test_the_driver_may_write_slices_of_its_own_node_only(
         cluster.api.delete(*SLICE, foreign)
 
 
-def test_the_driver_may_write_its_own_slices_only(
-    as_driver: Api, cluster: Cluster, node: Node
-) -> None:
+def test_the_driver_may_write_its_own_slices_only(as_driver: Api, cluster: Cluster, node: Node) -> None:
     other = "gpu.example.com"
-    with pytest.raises(
-        ApiError, match=rf"may not write slices of the driver '{other}'"
-    ) as rejected:
+    with pytest.raises(ApiError, match=rf"may not write slices of the driver '{other}'") as rejected:
         as_driver.create(_slice(node.name, other))
     assert rejected.value.status == 403
     foreign = cluster.api.create(_slice(node.name, other))["metadata"]["name"]
@@ -102,9 +96,7 @@ def test_the_driver_may_write_its_own_slices_only(
         cluster.api.delete(*SLICE, foreign)
 
 
-def test_a_token_without_a_node_cannot_write(
-    driver: ChartDriver, cluster: Cluster, node: Node
-) -> None:
+def test_a_token_without_a_node_cannot_write(driver: ChartDriver, cluster: Cluster, node: Node) -> None:
     loose = cluster.api.as_bearer(cluster.api.token(driver.namespace, driver.chart))
     with pytest.raises(ApiError, match="no node name in the credential"):
         loose.create(_slice(node.name))

@@ -85,9 +85,7 @@ def residents(cluster: Cluster, driver: ChartDriver) -> Iterator[Residents]:
                 holding_pod("firm", "firm", resources=_resources(64 * MI, "1")),
                 claim("steady", wanting(memory=STEADY)),
                 holding_pod("steady", "steady", resources=_resources(32 * MI)),
-                holding_pod(
-                    "classic", pages=8, more=1, resources=_resources(32 * MI, "1", pages=8)
-                ),
+                holding_pod("classic", pages=8, more=1, resources=_resources(32 * MI, "1", pages=8)),
             ],
             namespace,
         )
@@ -135,11 +133,7 @@ def test_cpus_memory_and_hugepages_of_one_claim_are_on_one_node(
 def test_one_page_more_than_claimed_is_rejected_without_affecting_others(
     residents: Residents, cluster: Cluster
 ) -> None:
-    assert residents.words["worker"].split("\n")[:3] == [
-        "memory: taken",
-        "pages: taken",
-        "more: ENOMEM",
-    ]
+    assert residents.words["worker"].split("\n")[:3] == ["memory: taken", "pages: taken", "more: ENOMEM"]
     assert MemoryKernel(cluster, residents.pods["worker"]).page_limits() == (str(16 * PAGE),) * 4
     classic = MemoryKernel(cluster, residents.pods["classic"])
     assert "pages: taken" in residents.words["classic"]
@@ -164,11 +158,7 @@ def test_claimed_memory_is_protected_along_the_whole_chain(
 # Six starts of a pair: too long for the default run, where the residents show the same limits once.
 @pytest.mark.full
 def test_the_limits_of_two_containers_survive_restarts_to_the_byte(
-    residents: Residents,
-    cluster: Cluster,
-    node: Node,
-    driver: ChartDriver,
-    namespace: str,
+    residents: Residents, cluster: Cluster, node: Node, driver: ChartDriver, namespace: str
 ) -> None:
     before = _protected(cluster, residents)
     classic = MemoryKernel(cluster, residents.pods["classic"]).page_limits()
@@ -176,11 +166,7 @@ def test_the_limits_of_two_containers_survive_restarts_to_the_byte(
     images = [f"drakit.test/busybox:{tag}" for tag in range(2, 2 + RESTARTS)]
     node.tag_image("drakit.test/busybox:1", images)
     cluster.apply(
-        [
-            claim("left", wanting(memory=32 * MI, pages=8)),
-            claim("right", wanting(pages=6)),
-            _pair(),
-        ],
+        [claim("left", wanting(memory=32 * MI, pages=8)), claim("right", wanting(pages=6)), _pair()],
         namespace,
     )
     _check_pair(cluster, cluster.wait_for_pod("pair", namespace), namespace)

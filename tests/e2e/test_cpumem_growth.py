@@ -46,10 +46,7 @@ def test_pages_are_added_before_the_pod_is_bound_or_it_is_scheduled_elsewhere(
     assert offered == {f"numa{number}": pages + 300 for number, pages in before.items()}
     with _memory_of_node_0_taken(node):
         cluster.apply(
-            [
-                claim("dpdk", wanting(cpus=1, pages=WANTED)),
-                holding_pod("dpdk", "dpdk", pages=8, more=0),
-            ],
+            [claim("dpdk", wanting(cpus=1, pages=WANTED)), holding_pod("dpdk", "dpdk", pages=8, more=0)],
             namespace,
         )
         pod = cluster.wait_for_pod("dpdk", namespace)

@@ -77,9 +77,7 @@ def test_the_driver_does_not_write_files_that_the_kubelet_manages(
 ) -> None:
     install_holder(node)
     with _kubelet_with(node, memoryReservationPolicy="TieredReservation"):
-        cpumem_driver.deploy(
-            driverConfig={"reservedCPUs": "0", "memoryQoS": "claims"}, kubeletConfig=KUBELET
-        )
+        cpumem_driver.deploy(driverConfig={"reservedCPUs": "0", "memoryQoS": "claims"}, kubeletConfig=KUBELET)
         amounts = {"cpu": "1", "memory": str(64 * MI)}
         resources = {"requests": amounts, "limits": amounts}
         cluster.apply(
@@ -99,9 +97,7 @@ def test_the_driver_does_not_write_files_that_the_kubelet_manages(
         assert "memoryReservationPolicy is TieredReservation" in cpumem_driver.log(node)
         cluster.wait_for_event("default", "MemoryQoSYielded", about=node.name, limit=90)
         metrics = cpumem_driver.get(node, "/metrics")
-        owner = re.search(
-            r'memory_file_owner\{[^}]*"protection"[^}]*"kubelet"[^}]*\} (\S+)', metrics
-        )
+        owner = re.search(r'memory_file_owner\{[^}]*"protection"[^}]*"kubelet"[^}]*\} (\S+)', metrics)
         assert owner is not None
         assert float(owner[1]) == 1
 
@@ -129,6 +125,4 @@ def _cached(node: Node, container: str) -> int:
 
 def _meminfo(node: Node, *rows: str) -> int:
     text = node.read("/proc/meminfo")
-    return sum(
-        int(line.split()[1]) << 10 for line in text.splitlines() if line.split(":")[0] in rows
-    )
+    return sum(int(line.split()[1]) << 10 for line in text.splitlines() if line.split(":")[0] in rows)

@@ -38,9 +38,7 @@ def test_foreign_values_in_all_owned_files_are_corrected(
     )
     install_holder(node)
     request = wanting(on_numa_node(1), cpus=2, memory=MEMORY, pages=PAGES)
-    cluster.apply(
-        [claim("all", request), holding_pod("all", "all", pages=PAGES, more=1)], namespace
-    )
+    cluster.apply([claim("all", request), holding_pod("all", "all", pages=PAGES, more=1)], namespace)
     pod = cluster.wait_for_pod("all", namespace)
     assert "more: ENOMEM" in wait_for_holding(cluster, "all", namespace)
     container = cluster.container_id(pod)
@@ -66,9 +64,7 @@ def test_foreign_values_in_all_owned_files_are_corrected(
             return True
 
         cluster.wait(f"the files of level {level} to be put right", put_right, limit=60)
-    found = re.search(
-        r'drift_total\{[^}]*"found"[^}]*\} (\S+)', cpumem_driver.get(node, "/metrics")
-    )
+    found = re.search(r'drift_total\{[^}]*"found"[^}]*\} (\S+)', cpumem_driver.get(node, "/metrics"))
     assert found is not None
     assert float(found[1]) >= len(FOREIGN)
 

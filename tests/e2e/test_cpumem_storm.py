@@ -148,6 +148,5 @@ def test_nothing_is_guaranteed_twice_at_any_time(
     assert cpumem_driver.checkpoint(node) == {}
     pod = cluster.api.get("v1", "Pod", "resident", namespace)
     cluster.wait(
-        "all protection to be given back",
-        lambda: MemoryKernel(cluster, pod).chain("memory.min") == ["0"] * 4,
+        "all protection to be given back", lambda: MemoryKernel(cluster, pod).chain("memory.min") == ["0"] * 4
     )

@@ -25,14 +25,7 @@ from tests.e2e.bed.deploy import install_packages
 from tests.e2e.bed.drivenode import ClaimRejectedError, DrivenNode, driven
 from tests.e2e.bed.node import Node
 from tests.e2e.bed.waiting import NotYetError
-from tests.e2e.nri import (
-    PluginThread,
-    RecordingPlugin,
-    connected,
-    cpus,
-    restart_runtime,
-    wait_until,
-)
+from tests.e2e.nri import PluginThread, RecordingPlugin, connected, cpus, restart_runtime, wait_until
 
 pytestmark = pytest.mark.crio
 
@@ -194,9 +187,7 @@ def test_hugepage_limits_are_dropped_from_updates(
     cri.update(container, cpu_shares=512)
     assert runtime.effective_cpus(container) == {2, 3}, "the rest of the update is applied"
     assert runtime.cgroup_file(container, file) == str(4 * MI)
-    moved = ContainerUpdate(
-        container_id=container, resources=msgspec.structs.replace(more, cpus="4-5")
-    )
+    moved = ContainerUpdate(container_id=container, resources=msgspec.structs.replace(more, cpus="4-5"))
     recorder.answers["other"] = Adjustment(updates=(moved,))
     cri.run_container(pod, "other")
     assert runtime.effective_cpus(container) == {4, 5}, "the rest of the update is applied"
@@ -346,9 +337,7 @@ def test_after_a_restart_of_cri_o_every_container_gets_its_cpus_again(
     machine.kill_service("runtime")
     machine.start_service("runtime")
     machine.wait_for_runtime()
-    assert driver.soon(lambda: driver.cpus(sharer) == POOL - {2, 3}, limit=60), (
-        "CRI-O's report was believed"
-    )
+    assert driver.soon(lambda: driver.cpus(sharer) == POOL - {2, 3}, limit=60), "CRI-O's report was believed"
     assert driver.cpus(driver.run(pod, devices)) == {2, 3}
 
 
@@ -375,17 +364,13 @@ def test_the_claim_of_a_container_that_died_while_cri_o_was_down_can_be_released
     assert driver.soon(lambda: driver.cpus(sharer) == POOL)
 
 
-def test_containers_created_at_the_same_time_never_share_a_cpu(
-    machine: Node, driver: DrivenNode
-) -> None:
+def test_containers_created_at_the_same_time_never_share_a_cpu(machine: Node, driver: DrivenNode) -> None:
     """An update during the creation of a container is lost; it is sent again when the container starts."""
     pods = [driver.pod() for _ in range(4)]
     devices = [driver.prepare(driver.claim(pods[numa], 2, numa)) for numa in (0, 1)]
     with ThreadPoolExecutor(4) as threads:
         sharers = [threads.submit(driver.run, pod) for pod in pods[2:]]
-        owners = [
-            threads.submit(driver.run, pod, devices[place]) for place, pod in enumerate(pods[:2])
-        ]
+        owners = [threads.submit(driver.run, pod, devices[place]) for place, pod in enumerate(pods[:2])]
         mine = [driver.cpus(each.result()) for each in owners]
         others = [each.result() for each in sharers]
     assert mine[0] == {2, 3}

@@ -15,25 +15,11 @@ import pytest
 from grpclib.exceptions import GRPCError
 
 from drakit.wire.nri.event_table import HANDLED_EVENTS
-from drakit.wire.nri.values import (
-    Adjustment,
-    ContainerUpdate,
-    NriContainer,
-    PodSandbox,
-    Resources,
-    State,
-)
+from drakit.wire.nri.values import Adjustment, ContainerUpdate, NriContainer, PodSandbox, Resources, State
 from tests.e2e.bed.cri import Cri, cri_of, cri_of_second_client
 from tests.e2e.bed.node import Node
 from tests.e2e.bed.pins import Pins
-from tests.e2e.nri import (
-    PluginThread,
-    RecordingPlugin,
-    connected,
-    cpus,
-    restart_runtime,
-    wait_until,
-)
+from tests.e2e.nri import PluginThread, RecordingPlugin, connected, cpus, restart_runtime, wait_until
 
 ALL = frozenset(range(8))
 _SPEC = {
@@ -84,9 +70,7 @@ class Observer(RecordingPlugin):
 
     async def starting(self, pod: PodSandbox, container: NriContainer) -> None:
         if self.on_start is not None:
-            self.seen_at_start[container.name] = await asyncio.to_thread(
-                self.on_start, container.id
-            )
+            self.seen_at_start[container.name] = await asyncio.to_thread(self.on_start, container.id)
         await super().starting(pod, container)
 
     async def stop(self, pod: PodSandbox, container: NriContainer) -> Sequence[ContainerUpdate]:
@@ -144,9 +128,7 @@ def test_events_come_in_this_order_and_with_these_values(
     assert not runtime.exists(f"/proc/{pid}")
     wait_until("its cgroup is gone", lambda: not runtime.exists(cgroup), runtime)
     cri.remove_pod(pod)
-    wait_until(
-        "the removal is reported", lambda: "pod removed" in recorder.about(pod.name), runtime
-    )
+    wait_until("the removal is reported", lambda: "pod removed" in recorder.about(pod.name), runtime)
     both = [kind for kind, whose in recorder.events if whose in ("main", pod.name)]
     first, last = ["pod started", "create", "starting", "started", "stop"], "pod removed"
     assert both[:5] == first
@@ -208,9 +190,7 @@ def test_a_cdi_device_replaces_a_variable_of_the_pod(
     pod = cri.run_pod()
     container = runtime.wait("the runtime noticed the CDI file", made)
     runtime.run("rm /var/run/cdi/fakes.json")
-    ours = [
-        each for each in recorder.seen[container].env if each[:5] in ("THING", "OTHER", "MORE=")
-    ]
+    ours = [each for each in recorder.seen[container].env if each[:5] in ("THING", "OTHER", "MORE=")]
     assert ours == ["THING=one", "OTHER=1", "MORE=2"]
 
 

@@ -59,18 +59,10 @@ def _bound(cluster: Cluster, name: str, namespace: str) -> Manifest:
 
 
 def test_pods_that_come_and_go_while_the_kubelet_is_down(
-    cluster: Cluster,
-    node: Node,
-    driver: ChartDriver,
-    namespace: str,
-    request: pytest.FixtureRequest,
+    cluster: Cluster, node: Node, driver: ChartDriver, namespace: str, request: pytest.FixtureRequest
 ) -> None:
     cluster.apply(
-        [
-            claim("ended", amount(2, on_numa_node(0))),
-            pod_with("ended", "ended"),
-            busybox_pod("sharer", BUSY),
-        ],
+        [claim("ended", amount(2, on_numa_node(0))), pod_with("ended", "ended"), busybox_pod("sharer", BUSY)],
         namespace,
     )
     ended, sharer = running(cluster, namespace, "ended", "sharer")
@@ -99,9 +91,7 @@ def test_pods_that_come_and_go_while_the_kubelet_is_down(
     assert len(early.cpus) == 2
     left = EVERYTHING - early.cpus
     cluster.wait("the CPUs of the pod that ended", lambda: sharer.cpus == left, limit=300)
-    assert not any(vain in name for name in driver.checkpoint(node)), (
-        "prepared for a pod that is gone"
-    )
+    assert not any(vain in name for name in driver.checkpoint(node)), "prepared for a pod that is gone"
 
 
 def test_a_claim_that_no_container_uses_is_also_prepared(
@@ -112,9 +102,7 @@ def test_a_claim_that_no_container_uses_is_also_prepared(
         del container["resources"]
     cluster.apply([claim("unused", amount(2, on_numa_node(0))), pod], namespace)
     (idle,) = running(cluster, namespace, "idle")
-    assert idle.cpus == EVERYTHING - {2, 3}, (
-        "the claim's CPUs are kept, and not given to who names none"
-    )
+    assert idle.cpus == EVERYTHING - {2, 3}, "the claim's CPUs are kept, and not given to who names none"
     assert any(_uid(cluster, "unused", namespace) in name for name in driver.checkpoint(node))
 
 
@@ -144,9 +132,7 @@ def test_a_restarted_kubelet_removes_the_slices_and_keeps_its_checkpoint(
     assert device.cdi
 
 
-def test_deleted_slices_are_published_again(
-    cluster: Cluster, node: Node, driver: ChartDriver
-) -> None:
+def test_deleted_slices_are_published_again(cluster: Cluster, node: Node, driver: ChartDriver) -> None:
     (before,) = cluster.slices("dra.cpu", node.name)
     cluster.api.delete(*SLICE, before["metadata"]["name"])
 

@@ -91,9 +91,7 @@ def pods(cluster: Cluster) -> Iterator[str]:
         yield name
 
 
-def test_a_plain_pod_runs_on_every_cpu_of_the_machine(
-    cluster: Cluster, node: Node, pods: str
-) -> None:
+def test_a_plain_pod_runs_on_every_cpu_of_the_machine(cluster: Cluster, node: Node, pods: str) -> None:
     pod = cluster.wait_for_pod("plain", pods)
     container = cluster.container_id(pod)
     everything = frozenset(range(node.shape.cpu_count))
@@ -110,9 +108,7 @@ def test_the_log_of_a_pod_is_read_through_the_api_server(cluster: Cluster, pods:
 
 
 def test_the_sampler_sees_where_a_pinned_loop_runs(node: Node) -> None:
-    loop = node.spawn(
-        "pinned-loop", ["taskset", "--cpu-list", "3", "sh", "-c", "while :; do :; done"]
-    )
+    loop = node.spawn("pinned-loop", ["taskset", "--cpu-list", "3", "sh", "-c", "while :; do :; done"])
     try:
         node.wait("the loop to be pinned", lambda: node.allowed_cpus(loop.pid) == {3})
         assert node.last_cpus(loop.pid) == {3}

@@ -58,9 +58,7 @@ def a_claim_is_kept_while_a_container_runs_on_it(node: DrivenNode) -> None:
         node.unprepare(claim)  # as the kubelet does once a minute for pods deleted by force
     except ClaimRejectedError as rejection:
         assert "still in use by" in str(rejection)
-    assert not node.soon(lambda: bool(node.cpus(sharer) & {2, 3}), limit=3), (
-        "others run on its CPUs"
-    )
+    assert not node.soon(lambda: bool(node.cpus(sharer) & {2, 3}), limit=3), "others run on its CPUs"
     assert node.cpus(container) == {2, 3}
     node.end(container, claim)
     assert node.soon(lambda: node.cpus(sharer) == EVERYTHING), "the pool did not grow back"
@@ -118,9 +116,7 @@ def what_started_while_it_was_away_is_corrected(node: DrivenNode) -> None:
     node.driver.kill()
     container, sharer = node.run(pod, devices), node.run(node.pod())
     node.driver.start()
-    corrected = node.soon(
-        lambda: node.cpus(container) == {2, 3} and node.cpus(sharer) == EVERYTHING - {2, 3}
-    )
+    corrected = node.soon(lambda: node.cpus(container) == {2, 3} and node.cpus(sharer) == EVERYTHING - {2, 3})
     assert corrected, "containers from its absence run anywhere"
 
 
@@ -136,10 +132,7 @@ BROKEN: dict[str, tuple[Guarantee, str]] = {
     "pins_the_wrong_cpu": (claimed_cpus_are_where_the_container_runs, "not the CPUs of its claim"),
     "pins_all_to_the_same_cpus": (no_cpu_is_owned_twice, "together with"),
     "forgets_to_grow": (the_shared_pool_shrinks_and_grows_back, "did not grow back"),
-    "gives_back_too_early": (
-        a_claim_is_kept_while_a_container_runs_on_it,
-        "others run on its CPUs",
-    ),
+    "gives_back_too_early": (a_claim_is_kept_while_a_container_runs_on_it, "others run on its CPUs"),
     "loses_state": (a_prepared_claim_survives_a_crash, "was forgotten"),
     "trusts_the_environment": (a_forged_environment_gives_nothing, "has the owner's CPUs"),
     "lets_pods_share": (a_second_pod_is_rejected_the_claim_of_another, "a second pod runs"),
@@ -151,13 +144,9 @@ BROKEN: dict[str, tuple[Guarantee, str]] = {
 
 _ALWAYS = ("pins_the_wrong_cpu", "forgets_to_grow", "loses_state", "trusts_the_environment")
 """The mutants of the default run and their guarantees; each starts a driver in the emulated machine."""
-_MUTANTS = [
-    pytest.param(name, marks=() if name in _ALWAYS else pytest.mark.full) for name in BROKEN
-]
+_MUTANTS = [pytest.param(name, marks=() if name in _ALWAYS else pytest.mark.full) for name in BROKEN]
 _GUARANTEES = [
-    pytest.param(
-        guarantee, marks=() if name in _ALWAYS else pytest.mark.full, id=guarantee.__name__
-    )
+    pytest.param(guarantee, marks=() if name in _ALWAYS else pytest.mark.full, id=guarantee.__name__)
     for name, (guarantee, _) in BROKEN.items()
 ]
 

@@ -14,12 +14,7 @@ import pytest
 from grpclib.exceptions import GRPCError
 
 from drakit.wire.nri.plugin import UpdateRejectedError
-from drakit.wire.nri.values import (
-    Adjustment,
-    ContainerUpdate,
-    Resources,
-    State,
-)
+from drakit.wire.nri.values import Adjustment, ContainerUpdate, Resources, State
 from tests.e2e.bed.cri import Cri, cri_of
 from tests.e2e.bed.deploy import PACKAGES_IN_GUEST, install_packages
 from tests.e2e.bed.node import Node
@@ -100,9 +95,7 @@ def test_a_container_is_pinned_from_the_start_and_all_its_events_are_sent(
 def test_cdi_devices_of_our_writer_resolve_and_name_the_claim(
     writer: Node, cri: Cri, connection: PluginThread, recorder: RecordingPlugin, pins: Pins
 ) -> None:
-    (device,) = writer.python(
-        _WRITE, kind=KIND, uid=UID, requests={"cpus": [f"DRA_CPUSET_{UID}=2-3"]}
-    )
+    (device,) = writer.python(_WRITE, kind=KIND, uid=UID, requests={"cpus": [f"DRA_CPUSET_{UID}=2-3"]})
     pod = cri.run_pod()
     container = create_when_noticed(writer, lambda: cri.run_container(pod, devices=[device]))
     # Not through a shell: shells ignore variables with a "-" in their names, as in UIDs.
@@ -150,9 +143,7 @@ def test_a_claim_written_again_and_again_is_always_the_latest(
 ) -> None:
     pod = cri.run_pod()
     for number in range(5):
-        (device,) = writer.python(
-            _WRITE, kind=KIND, uid=UID, requests={"cpus": [f"GENERATION={number}"]}
-        )
+        (device,) = writer.python(_WRITE, kind=KIND, uid=UID, requests={"cpus": [f"GENERATION={number}"]})
 
         def run(number: int = number, device: str = device) -> str:
             container = cri.create(pod, f"c{number}", devices=[device])
@@ -204,9 +195,7 @@ def test_updates_are_pushed_to_running_containers(
     if pins.old_nri:
         version = r"NRI 0\.11\.0" if pins.is_crio else r"NRI 0\.6\.1"
         with pytest.raises(UpdateRejectedError, match=version):
-            connection.push(
-                [ContainerUpdate(container_id=container, resources=Resources(cpus="5-6"))]
-            )
+            connection.push([ContainerUpdate(container_id=container, resources=Resources(cpus="5-6"))])
         assert runtime.effective_cpus(container) == {2, 3}
         return
     connection.push(
@@ -270,11 +259,7 @@ def test_a_reconnected_plugin_corrects_missed_changes(
     connection.start()
     wait_until("it is synchronized again", lambda: len(recorder.synchronized) == 2, runtime)
     assert [each.name for each in recorder.synchronized[1] if each.id == missed] == ["missed"]
-    wait_until(
-        "the missed container is corrected",
-        lambda: runtime.effective_cpus(missed) == {6, 7},
-        runtime,
-    )
+    wait_until("the missed container is corrected", lambda: runtime.effective_cpus(missed) == {6, 7}, runtime)
 
 
 def test_a_plugin_reconnects_to_a_restarted_runtime_and_is_synchronized(

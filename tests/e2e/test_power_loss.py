@@ -25,13 +25,7 @@ from tests.e2e.bed.deploy import install_packages
 from tests.e2e.bed.drivenode import Claim, ClaimRejectedError, DrivenNode, driven
 from tests.e2e.bed.guestagent import GuestError
 from tests.e2e.bed.node import Node
-from tests.e2e.bed.volatile_disk import (
-    VolatileDisk,
-    attached,
-    empty_file_system,
-    files_of,
-    mount,
-)
+from tests.e2e.bed.volatile_disk import VolatileDisk, attached, empty_file_system, files_of, mount
 from tests.history.checker import Report
 from tests.history.recorder import Recorder, checkpoints
 
@@ -192,9 +186,7 @@ class PowerLoss:
 
 
 @pytest.fixture(scope="module")
-def machine(
-    runtime: Node, packages: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Machine]:
+def machine(runtime: Node, packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """The node with drakit and a volatile disk; restored afterwards."""
     install_packages(runtime, packages)
     place = tmp_path_factory.mktemp("disk")
@@ -215,9 +207,7 @@ def _switch_off(node: Node) -> None:
 
 
 @contextmanager
-def losing(
-    machine: Machine, place: Path, seed: int | None = None, mutant: str = ""
-) -> Iterator[PowerLoss]:
+def losing(machine: Machine, place: Path, seed: int | None = None, mutant: str = "") -> Iterator[PowerLoss]:
     """A driver on the machine whose checkpoints are on the volatile disk."""
     seed = int(os.environ.get("DRAKIT_E2E_SEED", "0")) or seed or random.randrange(1, 1 << 32)
     print(f"the power fails by DRAKIT_E2E_SEED={seed}")
@@ -255,8 +245,7 @@ def test_no_acknowledged_claim_is_lost_when_the_power_fails(
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("mutant", "kind"),
-    [("does_not_sync_files", "vanished"), ("does_not_sync_directories", "vanished")],
+    ("mutant", "kind"), [("does_not_sync_files", "vanished"), ("does_not_sync_directories", "vanished")]
 )
 def test_a_driver_that_does_not_sync_is_detected(
     machine: Machine, tmp_path: Path, mutant: str, kind: str

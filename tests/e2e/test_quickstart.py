@@ -61,9 +61,7 @@ class Reader:
         shutil.copytree(REPOSITORY / "deploy", desk / "deploy")
         for example in (desk / "deploy" / "examples").glob("*.yaml"):
             text = example.read_text()
-            example.write_text(
-                re.sub(r"image: busybox$", f"image: {IMAGE}", text, flags=re.MULTILINE)
-            )
+            example.write_text(re.sub(r"image: busybox$", f"image: {IMAGE}", text, flags=re.MULTILINE))
         helm = helm_program(cluster.pins).path()
         kubectl = kubernetes_programs(cluster.pins)["kubectl"].path()
         self._environment = {

@@ -42,9 +42,7 @@ def test_a_resize_reaches_the_cgroup_of_the_kernel(runtime: Node, cri: Cri) -> N
     assert runtime.allowed_cpus(pid) == {2, 3}
 
 
-def test_a_cdi_device_edits_the_container_and_an_unknown_one_is_rejected(
-    runtime: Node, cri: Cri
-) -> None:
+def test_a_cdi_device_edits_the_container_and_an_unknown_one_is_rejected(runtime: Node, cri: Cri) -> None:
     runtime.put("/var/run/cdi/bed.json", json.dumps(_SPEC))
     pod = cri.run_pod()
     container = cri.run_container(pod, devices=["bed.test/thing=one"])

@@ -32,13 +32,7 @@ from drakit.scheduler.placement import NodeResult, SchedulingResult, place, reje
 from tests.e2e.bed.kubernetes import ApiError
 from tests.e2e.bed.oracle import Answer, Oracle
 from tests.scheduler.problems import Json, problem
-from tests.scheduler.wide_problems import (
-    claim_objects,
-    cluster_objects,
-    pod_object,
-    private,
-    wide_problem,
-)
+from tests.scheduler.wide_problems import claim_objects, cluster_objects, pod_object, private, wide_problem
 from tests.scheduler.written import typed_cluster, write_problem
 
 pytestmark = pytest.mark.newest
@@ -175,17 +169,13 @@ def test_the_narrow_problems_have_the_same_answer(bench: Bench, tmp_path: Path) 
 
 @pytest.mark.full
 @pytest.mark.parametrize("part", range(4))
-def test_thousands_of_problems_have_the_same_answer(
-    bench: Bench, tmp_path: Path, part: int
-) -> None:
+def test_thousands_of_problems_have_the_same_answer(bench: Bench, tmp_path: Path, part: int) -> None:
     begin = 10_000 + 800 * part
     tally = compare(bench, wide_problem, range(begin, begin + 800), tmp_path)
     assert tally["compared"] >= 500, f"too few problems were valid: {dict(tally)}"
 
 
-def compare(
-    bench: Bench, make: Callable[[int], Json], seeds: range, directory: Path
-) -> Counter[str]:
+def compare(bench: Bench, make: Callable[[int], Json], seeds: range, directory: Path) -> Counter[str]:
     """Solve each problem with both schedulers; fail with all differences."""
     tally: Counter[str] = Counter()
     differences: list[str] = []
@@ -257,9 +247,7 @@ def _told(placement: SchedulingResult) -> str:
     return f"{placement.feasible} on {[(a.name, a.fits, a.reason) for a in placement.nodes]}"
 
 
-def _device_difference(
-    bench: Bench, posed: Json, placement: SchedulingResult, ours: NodeResult
-) -> str:
+def _device_difference(bench: Bench, posed: Json, placement: SchedulingResult, ours: NodeResult) -> str:
     new = {a.claim.metadata.name: a for a in ours.allocations}
     for claim in posed["claims"]:
         name = claim["metadata"]["name"]

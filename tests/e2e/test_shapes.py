@@ -30,9 +30,7 @@ RESERVED = frozenset({0})
 
 
 @pytest.fixture(scope="module", params=["llc", "cxl"])
-def other(
-    cluster: Cluster, shapes: dict[str, Shape], request: pytest.FixtureRequest
-) -> Iterator[Node]:
+def other(cluster: Cluster, shapes: dict[str, Shape], request: pytest.FixtureRequest) -> Iterator[Node]:
     """A node of another shape."""
     node = cluster.add_node(f"node-{request.param}", shapes[request.param])
     try:
@@ -56,9 +54,7 @@ def test_the_slices_match_the_machine_cpu_by_cpu(
     assert_individual_slices_match(cluster, other, RESERVED)
     last = other.shape.cpu_count - 1
     chosen = f'device.attributes["dra.cpu"].cpuID == {last}'
-    cluster.apply(
-        [claim("last", devices(1, chosen)), _on(other, pod_with("last", "last"))], namespace
-    )
+    cluster.apply([claim("last", devices(1, chosen)), _on(other, pod_with("last", "last"))], namespace)
     (pod,) = running(cluster, namespace, "last")
     pod.runs_only_on({last})
     assert pod.mems == {number for number, numa in enumerate(other.shape.numa) if last in numa.cpus}

@@ -169,12 +169,7 @@ def test_weights_and_memory_set_on_slices_and_scopes_change_no_cpuset(
 
 @pytest.mark.parametrize("who", ["owner", "sharer"])
 def test_cpus_of_a_container_changed_by_systemctl_are_corrected(
-    cluster: Cluster,
-    node: Node,
-    driver: ChartDriver,
-    systemd: Systemd,
-    residents: Residents,
-    who: str,
+    cluster: Cluster, node: Node, driver: ChartDriver, systemd: Systemd, residents: Residents, who: str
 ) -> None:
     changed: Kernel = getattr(residents, who)
     meant = {"owner": OWNED, "sharer": SHARED}[who]
@@ -197,9 +192,7 @@ def test_a_slice_that_withholds_claimed_cpus_is_reported(
         assert residents.owner.cpus == {4, 5}
         node.wait("the driver to report it", lambda: pod_slice in driver.log(node), limit=30)
         reported = re.search(
-            r'^dra_cpu_drift_total{result="reported"} (.+)$',
-            driver.get(node, "/metrics"),
-            re.MULTILINE,
+            r'^dra_cpu_drift_total{result="reported"} (.+)$', driver.get(node, "/metrics"), re.MULTILINE
         )
         assert reported
         assert float(reported[1]) > 0
@@ -213,15 +206,11 @@ def test_daemons_of_the_node_may_run_on_claimed_cpus_unless_their_slice_is_limit
     node: Node, systemd: Systemd, residents: Residents
 ) -> None:
     daemon = "bed-daemon.service"
-    node.run(
-        ["systemd-run", "--quiet", f"--unit={daemon}", "sh", "-c", "while :; do sleep 1; done"]
-    )
+    node.run(["systemd-run", "--quiet", f"--unit={daemon}", "sh", "-c", "while :; do sleep 1; done"])
     try:
         pid = int(systemd.show(daemon, "MainPID"))
         assert systemd.show(daemon, "Slice") == "system.slice"
-        assert node.allowed_cpus(pid) == ALL_CPUS, (
-            "exclusive is among pods: see docs/how-it-works.md"
-        )
+        assert node.allowed_cpus(pid) == ALL_CPUS, "exclusive is among pods: see docs/how-it-works.md"
         systemd.set("system.slice", "AllowedCPUs=0")
         assert node.allowed_cpus(pid) == {0}
         residents.are_where_they_belong()
@@ -235,10 +224,7 @@ def _crash(node: Node, systemd: Systemd) -> None:
     unit = f"{node.runtime.service}.service"
     before = int(systemd.show(unit, "NRestarts"))
     node.kill_service("runtime")
-    node.wait(
-        "the unit to start it again",
-        lambda: int(systemd.show(unit, "NRestarts")) > before,
-    )
+    node.wait("the unit to start it again", lambda: int(systemd.show(unit, "NRestarts")) > before)
     node.wait_for_runtime()
 
 

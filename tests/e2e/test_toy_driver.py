@@ -60,19 +60,13 @@ def toy(cluster: Cluster, node: Node, packages: Path, namespace: str) -> Iterato
     node.put("/opt/toy.py", toy_source(), 0o644)
     kubeconfig = kubeconfig_in_guest(cluster, node, Identity(namespace, "seats"))
     flags = [f"--kubeconfig={kubeconfig}", f"--hostname-override={node.name}", "--bind-address="]
-    driver = node.spawn(
-        "toy", ["python3", "/opt/toy.py", *flags], {"PYTHONPATH": PACKAGES_IN_GUEST}
-    )
+    driver = node.spawn("toy", ["python3", "/opt/toy.py", *flags], {"PYTHONPATH": PACKAGES_IN_GUEST})
     yield namespace
     driver.stop()
 
 
-def test_the_documented_driver_serves_a_real_kubelet(
-    toy: str, cluster: Cluster, node: Node
-) -> None:
-    (published,) = cluster.wait(
-        "slices of the toy", lambda: cluster.slices(DRIVER, node.name) or None, 240
-    )
+def test_the_documented_driver_serves_a_real_kubelet(toy: str, cluster: Cluster, node: Node) -> None:
+    (published,) = cluster.wait("slices of the toy", lambda: cluster.slices(DRIVER, node.name) or None, 240)
     assert [d["name"] for d in published["spec"]["devices"]] == [f"seat-{n}" for n in range(4)]
     selector = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
     request = {"name": "r", "exactly": {"deviceClassName": "seats", "count": 2}}

@@ -449,9 +449,7 @@ class _Judge:
                 active = [each for each in active if each.end > later.start]
                 for first in active:
                     if first.claim != later.claim:
-                        text = (
-                            f"CPU {cpu} belongs to claim {first.claim} and to claim {later.claim}"
-                        )
+                        text = f"CPU {cpu} belongs to claim {first.claim} and to claim {later.claim}"
                         self._note(later.start, "two-owners", text)
                 active.append(later)
 
@@ -483,9 +481,7 @@ class _Judge:
             answered = [c for c in calls if c.verb == "prepare" and c.cpus(claim) is not None]
             answered.sort(key=lambda call: call.end)
             for first, second in pairwise(answered):
-                if self._end_of(claim, first) >= second.end and first.cpus(claim) != second.cpus(
-                    claim
-                ):
+                if self._end_of(claim, first) >= second.end and first.cpus(claim) != second.cpus(claim):
                     text = (
                         f"claim {claim} was given CPUs {show(first.cpus(claim) or ())}, "
                         f"then {show(second.cpus(claim) or ())} without an unprepare"
@@ -509,8 +505,7 @@ class _Judge:
                 cpus = listing.claims[own.claim][1]
                 if cpus is not None and own.cpus is not None and cpus != own.cpus:
                     text = (
-                        f"claim {own.claim} was given CPUs {show(own.cpus)}, "
-                        f"its checkpoint has {show(cpus)}"
+                        f"claim {own.claim} was given CPUs {show(own.cpus)}, its checkpoint has {show(cpus)}"
                     )
                     self._note(listing.end, "changed", text)
                     break
@@ -606,11 +601,7 @@ class _Judge:
 
     def _find_intruders(self) -> None:
         ordered = sorted(
-            (
-                (reading, each)
-                for each in self.history.containers.values()
-                for reading in each.readings
-            ),
+            ((reading, each) for each in self.history.containers.values() for reading in each.readings),
             key=lambda pair: pair[0].start,
         )
         starts = [reading.start for reading, _ in ordered]

@@ -42,9 +42,7 @@ class NodeRecording:
         async def recorded(endpoint: Any, method: str, infos: Any, failure: Any) -> Any:
             verb = method.removeprefix("Node").removesuffix("Resources").lower()
             call = self.recorder.called(verb, [info.uid for info in infos])
-            response = await plain(
-                endpoint, method, infos, failure
-            )  # without one, none is recorded
+            response = await plain(endpoint, method, infos, failure)  # without one, none is recorded
             held = checkpoints(self._directory, self._kind)
             answers = {}
             for uid, entry in response.claims.items():

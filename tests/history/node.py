@@ -27,11 +27,7 @@ from .recorder import Recorder
 
 GI = 1 << 30
 MACHINE: Machine = build(
-    sockets=2,
-    cores=4,
-    threads=2,
-    memory_per_node=8 * GI,
-    hugepages=[HugepagePool(2 << 20, 512, 512, 0)],
+    sockets=2, cores=4, threads=2, memory_per_node=8 * GI, hugepages=[HugepagePool(2 << 20, 512, 512, 0)]
 )
 """16 CPUs on two NUMA nodes."""
 NEW_SOURCES = str(Path(drakit.__file__).parents[1])
@@ -126,9 +122,7 @@ class RecordedNode:
         flags += [f"--sysfs-root={self.node.directory}/machine", "--reserved-cpus=0"]
         with log.open("wb") as file:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-c", code, *flags),
-                env={**os.environ, "PYTHONPATH": sources},
-                stderr=file,
+                *(sys.executable, "-c", code, *flags), env={**os.environ, "PYTHONPATH": sources}, stderr=file
             )
         driver = DriverProcess(process, log)
         self.drivers.append(driver)
@@ -155,9 +149,7 @@ class RecordedNode:
         with self.history.recorder.driver_away():
             yield
 
-    async def restart_driver(
-        self, sources: str = NEW_SOURCES, number: int = signal.SIGTERM
-    ) -> None:
+    async def restart_driver(self, sources: str = NEW_SOURCES, number: int = signal.SIGTERM) -> None:
         """End the only instance, and start another."""
         with self.away():
             await self._end(self.drivers[0], number)

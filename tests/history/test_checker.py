@@ -248,9 +248,7 @@ def test_what_a_broken_driver_does_is_found(mutant: str):
 
 
 def test_these_are_mutants_of_the_end_to_end_tests():
-    modules = {
-        path.stem for path in (Path(__file__).parent.parent / "e2e/mutants").glob("[!_]*.py")
-    }
+    modules = {path.stem for path in (Path(__file__).parent.parent / "e2e/mutants").glob("[!_]*.py")}
     assert modules >= set(MUTANTS)
 
 
@@ -468,9 +466,7 @@ def test_cpus_of_two_machines_are_two_cpus():
         (lambda lines: ["{", *lines], "cannot be understood"),
     ],
 )
-def test_nothing_is_decided_from_a_damaged_record(
-    damage: Callable[[list[str]], list[str]], reason: str
-):
+def test_nothing_is_decided_from_a_damaged_record(damage: Callable[[list[str]], list[str]], reason: str):
     with pytest.raises(RecordError, match=reason):
         judge(damage(Story().prepare("a", "2").lines()))
 

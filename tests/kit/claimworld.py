@@ -79,8 +79,7 @@ class FileCdi:
     def write(self, entry, mounts):
         atomicfile.ensure_directory(self.directory)
         ids = {
-            g.request: qualified_name(self.kind, ClaimRequest(entry.uid, g.request))
-            for g in entry.devices
+            g.request: qualified_name(self.kind, ClaimRequest(entry.uid, g.request)) for g in entry.devices
         }
         content = {
             "ids": ids,
@@ -171,26 +170,18 @@ def result(request="req", device="numbers", share="share", **more):
 
 def config(parameters, requests=(), source="FromClaim", driver=DRIVER):
     return AllocatedConfiguration(
-        source=source,
-        requests=requests,
-        opaque=OpaqueConfiguration(driver=driver, parameters=parameters),
+        source=source, requests=requests, opaque=OpaqueConfiguration(driver=driver, parameters=parameters)
     )
 
 
-def resource_claim(
-    name="claim", uid=None, results=None, configs=(), pods=("pod-uid",), annotations=None
-):
+def resource_claim(name="claim", uid=None, results=None, configs=(), pods=("pod-uid",), annotations=None):
     uid = uid or f"uid-{name}"
     if results is None:
         results = (result(share=f"share-{uid}"),)
     return ResourceClaim(
         metadata=ObjectMeta(name=name, namespace="default", uid=uid, annotations=annotations or {}),
         status=ResourceClaimStatus(
-            allocation=AllocationResult(
-                devices=DeviceAllocationResult(results=results, config=configs)
-            ),
-            reserved_for=tuple(
-                ConsumerReference(resource="pods", name=pod, uid=pod) for pod in pods
-            ),
+            allocation=AllocationResult(devices=DeviceAllocationResult(results=results, config=configs)),
+            reserved_for=tuple(ConsumerReference(resource="pods", name=pod, uid=pod) for pod in pods),
         ),
     )

@@ -227,9 +227,7 @@ def consistent(node, when):
         granted = {f"{k}={v}" for prepared in entries[uid].devices for k, v in prepared.env.items()}
         if not granted <= env:
             problems.append(f"the CDI spec of {uid} does not match the checkpoint")
-    wanted = {
-        node.metadata.path(entry, request) for entry in entries.values() for request in ("a", "b")
-    }
+    wanted = {node.metadata.path(entry, request) for entry in entries.values() for request in ("a", "b")}
     found = {
         os.path.join(folder, name)
         for folder, _, names in os.walk(os.path.join(node.root, "plugin"))

@@ -128,15 +128,8 @@ class Disk:
             if node.safe is not None:
                 return node.safe
             size = len(node.data)
-            return {
-                "none": b"",
-                "half": node.data[: size // 2],
-                "zeros": b"\0" * size,
-                "all": node.data,
-            }[way]
-        survivors = (
-            fixed if node is target else [chance.random() < 0.5 for _ in range(len(node.pending))]
-        )
+            return {"none": b"", "half": node.data[: size // 2], "zeros": b"\0" * size, "all": node.data}[way]
+        survivors = fixed if node is target else [chance.random() < 0.5 for _ in range(len(node.pending))]
         return {
             name: self._left(each, target, fixed, way, chance)
             for name, each in node.after_loss(survivors).items()

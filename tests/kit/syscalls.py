@@ -15,8 +15,7 @@ from dataclasses import dataclass
 PATHS = ("unlink", "mkdir", "rmdir", "scandir", "lstat", "stat", "listdir")
 DESCRIPTORS = ("write", "fsync", "fchmod", "fstat")
 REAL = {
-    name: getattr(os, name)
-    for name in (*PATHS, *DESCRIPTORS, "open", "close", "rename", "replace", "link")
+    name: getattr(os, name) for name in (*PATHS, *DESCRIPTORS, "open", "close", "rename", "replace", "link")
 }
 REAL_OPEN = builtins.open
 REAL_FLOCK = fcntl.flock
@@ -112,9 +111,7 @@ class Interposer:
     def _open(self, path, flags, mode=0o777, *, dir_fd=None):
         where = self._path(path, dir_fd)
         name = "create" if flags & os.O_CREAT and not _exists(path) else "open"
-        descriptor = self._made(
-            name, where, flags, lambda: REAL["open"](path, flags, mode, dir_fd=dir_fd)
-        )
+        descriptor = self._made(name, where, flags, lambda: REAL["open"](path, flags, mode, dir_fd=dir_fd))
         if where is not None:
             self._paths[descriptor] = where
         return descriptor

@@ -70,9 +70,7 @@ class Pairs:
             )
         return Assignment(tuple(prepared_devices))
 
-    def enforce(
-        self, container: ContainerView, prepared_claims: PreparedClaims
-    ) -> DesiredResources:
+    def enforce(self, container: ContainerView, prepared_claims: PreparedClaims) -> DesiredResources:
         mine = CpuSet.union(g.exclusive["cpu"] for use in container.uses for g in use.devices)
         return DesiredResources(cpus=mine or ALL - prepared_claims.exclusive("cpu"))
 
@@ -91,9 +89,7 @@ async def world(release: FakeRuntimeRelease = CONTAINERD_2_4) -> AsyncIterator[S
 
 
 @contextlib.asynccontextmanager
-async def serving(
-    node: SimulatedNode, driver: Pairs | None = None, **changes: object
-) -> AsyncIterator[Host]:
+async def serving(node: SimulatedNode, driver: Pairs | None = None, **changes: object) -> AsyncIterator[Host]:
     options = HostOptions(**{**node.settings(), **changes})  # type: ignore[arg-type]
     chosen = driver or Pairs()
     host = node.host(lambda: chosen, options)
@@ -179,9 +175,7 @@ async def test_not_registered_before_the_runtime_is_synchronized() -> None:
         async with at_work(host):
             await host.publisher.published.wait()
             assert not host.plugin.registered.is_set()
-            assert not [
-                n for n in os.listdir(f"{node.kubelet_root}/plugins_registry") if "reg" in n
-            ]
+            assert not [n for n in os.listdir(f"{node.kubelet_root}/plugins_registry") if "reg" in n]
             await node.runtime.up()
             await node.kubelet.registered("pairs.example.org")
         assert os.listdir(f"{node.kubelet_root}/plugins_registry") == []
@@ -221,13 +215,8 @@ async def test_two_instances_hand_over() -> None:
         second = node.host(Pairs, options)
         async with at_work(second):
             await node.kubelet.registered("pairs.example.org", instances=2)
-            assert (first.runtime.status.state, second.runtime.status.state) == (
-                "synchronized",
-                "standby",
-            )
-            await eventually(
-                lambda: set(second.conditions().values()) == {None}, "standby is ready"
-            )
+            assert (first.runtime.status.state, second.runtime.status.state) == ("synchronized", "standby")
+            await eventually(lambda: set(second.conditions().values()) == {None}, "standby is ready")
             shared = await node.run_pod("shared")
             node.allocate("c", [pair(1)], consumers=["p"])
             running = await node.run_pod("p", {"main": ["c"]})  # the newest instance prepares
@@ -240,9 +229,7 @@ async def test_two_instances_hand_over() -> None:
             await eventually(lambda: shared.containers["main"].cpus == "0-7", "grown back")
 
 
-async def test_a_claim_is_prepared_when_others_have_left_its_cpus(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_claim_is_prepared_when_others_have_left_its_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also an older update, which gives the CPUs to others, has been carried out by then."""
     async with world() as node, serving(node) as host:
         shared = (await node.run_pod("shared", {"main": []})).containers["main"]
@@ -373,9 +360,7 @@ async def test_the_toy_driver_of_the_docs_serves(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("release", [CONTAINERD_2_4, CONTAINERD_1_7], ids=str)
-async def test_a_claim_is_not_given_back_while_a_container_runs_on_it(
-    release: FakeRuntimeRelease,
-) -> None:
+async def test_a_claim_is_not_given_back_while_a_container_runs_on_it(release: FakeRuntimeRelease) -> None:
     async with world(release) as node, serving(node) as host:
         shared = await node.run_pod("shared")
         node.allocate("c", [pair(1)], consumers=["p"])

@@ -47,9 +47,7 @@ async def test_no_call_is_answered_before_the_runtime_is_synchronized() -> None:
         wanted = node.allocate("b", [pair(1)], consumers=["pb"]).metadata.uid
         async with at_work(host_of(node)) as host:
             await eventually(lambda: host.plugin.service_path, "the service socket")
-            await eventually(
-                lambda: len(host.checkpoint.prepared_claims) == 1, "the checkpoint is read"
-            )
+            await eventually(lambda: len(host.checkpoint.prepared_claims) == 1, "the checkpoint is read")
             with pytest.raises(ClaimError, match=r"cannot be unprepared now: .*retries"):
                 await host.preparer.unprepare(ref("a", used))
             with pytest.raises(ClaimError, match=r"cannot be prepared now: .*retries"):
@@ -86,9 +84,7 @@ async def test_no_call_is_answered_while_the_connection_to_the_runtime_is_lost()
 # -- the checkpoint cannot be read -------------------------------------------------------------------
 
 
-async def test_a_read_error_at_start_costs_no_claim_its_cpus(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_read_error_at_start_costs_no_claim_its_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     real, broken = checkpoint_module._read, True
 
     def failing(path: str) -> bytes:
@@ -120,9 +116,7 @@ async def test_a_checkpoint_that_cannot_be_used_is_tried_again_until_it_can(tmp_
     state.write_text("not a directory")
     async with world() as node, at_work(host_of(node, state_dir=str(state))) as host:
         await eventually(lambda: host.port, "health pages")
-        await eventually(
-            lambda: "cannot be used" in (host.conditions()["checkpoint"] or ""), "the reason"
-        )
+        await eventually(lambda: "cannot be used" in (host.conditions()["checkpoint"] or ""), "the reason")
         assert host.plugin.registered.is_set() is False
         state.unlink()
         await eventually(lambda: host.conditions()["checkpoint"] is None, "read")

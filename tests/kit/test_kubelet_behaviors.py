@@ -22,13 +22,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from drakit.core.cpuset import CpuSet
-from drakit.core.objects import (
-    Device,
-    DeviceRequestAllocationResult,
-    Taint,
-    Toleration,
-    int_attribute,
-)
+from drakit.core.objects import Device, DeviceRequestAllocationResult, Taint, Toleration, int_attribute
 from drakit.kit.config.options import HostOptions
 from drakit.kit.driver import (
     Assignment,
@@ -39,14 +33,7 @@ from drakit.kit.driver import (
     RejectedError,
     UnhealthyDevice,
 )
-from drakit.testing.kubelet import (
-    QUICK,
-    ContainerClaim,
-    FakePod,
-    PodClaim,
-    PrepareError,
-    UnprepareError,
-)
+from drakit.testing.kubelet import QUICK, ContainerClaim, FakePod, PodClaim, PrepareError, UnprepareError
 from drakit.testing.node import SimulatedNode
 from drakit.wire.kubelet import plugin as plugin_module
 from drakit.wire.kubelet.services import RegistrationService
@@ -155,9 +142,7 @@ async def serving(node, driver=None, **settings):
 
 def pod_with(claim="claim", name="pod", request=""):
     return FakePod(
-        name,
-        claims=(PodClaim("seats", claim),),
-        containers={"main": (ContainerClaim("seats", request),)},
+        name, claims=(PodClaim("seats", claim),), containers={"main": (ContainerClaim("seats", request),)}
     )
 
 
@@ -245,9 +230,7 @@ async def test_the_service_restarts_without_a_new_registration():
         (endpoint,) = await node.kubelet.registered(NAME)
         os.unlink(plugin.service_path)
         await plugin.restore_sockets()
-        await node.kubelet.plugins.changed.until(
-            lambda: endpoint.connection.connects > 1, "reconnecting"
-        )
+        await node.kubelet.plugins.changed.until(lambda: endpoint.connection.connects > 1, "reconnecting")
         node.allocate("claim", [seat(1)], consumers=["pod"])
         await node.run_pod("pod", {"main": ["claim"]})
         assert node.kubelet.plugins.attempts[plugin.registration_path] == 1
@@ -266,8 +249,7 @@ async def test_one_connection_serves_all_calls():
 
 
 @pytest.mark.parametrize(
-    ("version", "api"),
-    [("1.33", "v1beta1.DRAPlugin"), ("1.34", "v1.DRAPlugin"), ("1.37", "v1.DRAPlugin")],
+    ("version", "api"), [("1.33", "v1beta1.DRAPlugin"), ("1.34", "v1.DRAPlugin"), ("1.37", "v1.DRAPlugin")]
 )
 async def test_kubelets_of_all_versions_are_served(version, api):
     async with a_node() as node:
@@ -428,12 +410,7 @@ async def test_devices_and_configurations_reach_the_right_containers():
         ]
         results = [seat(1, "aisle"), seat(2, "window/front")]
         node.allocate("claim", results, config=config, consumers=["pod"])
-        uses = {
-            "one": [("claim", "aisle")],
-            "other": [("claim", "window")],
-            "both": ["claim"],
-            "none": [],
-        }
+        uses = {"one": [("claim", "aisle")], "other": [("claim", "window")], "both": ["claim"], "none": []}
         containers = (await node.run_pod("pod", uses)).containers
         seats = {
             name: {k: v for k, v in container.env.items() if k.startswith("SEAT")}
@@ -803,6 +780,5 @@ async def test_a_device_that_breaks_is_tainted_told_of_and_stays_with_its_pod():
 
 async def health_of(node, device, state, message):
     await node.kubelet.plugins.changed.until(
-        lambda: node.kubelet.health(NAME, "node-1", device) == (state, message),
-        f"{device} becoming {state}",
+        lambda: node.kubelet.health(NAME, "node-1", device) == (state, message), f"{device} becoming {state}"
     )

@@ -61,9 +61,7 @@ async def live_many_claims(scale):
                 for number in range(rounds):
                     name = f"{tag}-{number}"
                     pod = FakePod(
-                        name,
-                        claims=(PodClaim("n", name),),
-                        containers={"c": (ContainerClaim("n"),)},
+                        name, claims=(PodClaim("n", name),), containers={"c": (ContainerClaim("n"),)}
                     )
                     document = resource_claim(name, pods=(pod.uid,))
                     claims.add(document)

@@ -35,12 +35,8 @@ def test_every_right_that_is_used_is_asked_for(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("binding", "lacking"), [(True, ["may not watch resourceclaims"]), (False, [])]
-)
-def test_a_missing_right_is_named_with_the_way_out(
-    tmp_path: Path, binding: bool, lacking: list[str]
-) -> None:
+@pytest.mark.parametrize(("binding", "lacking"), [(True, ["may not watch resourceclaims"]), (False, [])])
+def test_a_missing_right_is_named_with_the_way_out(tmp_path: Path, binding: bool, lacking: list[str]) -> None:
     server = FakeApiServer()
     server.forbidden.add(("watch", "resourceclaims"))
     found = [each for each in rights(tmp_path, server, binding=binding) if each.problem]

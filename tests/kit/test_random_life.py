@@ -160,9 +160,7 @@ class Life:
     # -- helpers -----------------------------------------------------------------------------------
 
     def pod(self, name, claim):
-        return FakePod(
-            name, claims=(PodClaim("n", claim),), containers={"main": (ContainerClaim("n"),)}
-        )
+        return FakePod(name, claims=(PodClaim("n", claim),), containers={"main": (ContainerClaim("n"),)})
 
     async def try_to_run(self, pod, *, again=False):
         document = self.claims.documents["default", pod.claims[0].claim]

@@ -32,17 +32,13 @@ class Diary(Reconciler):
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def provision(
-        self, driver: Driver, entry: PreparedClaim, prepared_claims: PreparedClaims
-    ) -> None:
+    async def provision(self, driver: Driver, entry: PreparedClaim, prepared_claims: PreparedClaims) -> None:
         if self.reject:
             raise RejectedError("the pool has no pages left; free some", reason="pages")
         assert entry.uid not in prepared_claims.entries
         self.provided.append((entry.name, len(prepared_claims)))
 
-    async def reserve(
-        self, driver: Driver, entry: PreparedClaim, prepared_claims: PreparedClaims
-    ) -> None:
+    async def reserve(self, driver: Driver, entry: PreparedClaim, prepared_claims: PreparedClaims) -> None:
         if self.reject:
             raise RejectedError("the pool has no pages left; free some", reason="pages")
         assert entry.uid not in prepared_claims.entries
@@ -97,9 +93,7 @@ async def test_many_changes_share_one_look() -> None:
     assert len(diary.settled) == 2, "the one at work, and one for all that came meanwhile"
 
 
-async def test_an_event_does_not_wait_for_ever_and_the_work_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_event_does_not_wait_for_ever_and_the_work_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("drakit.kit.reconciler._EVENT_SECONDS", 0.01)
     diary = Diary()
     diary.gate.clear()
@@ -185,9 +179,7 @@ async def test_the_host_tells_its_reconciler_of_claims_pods_and_their_end() -> N
                 node.allocate("d", [pair(2)], consumers=["q"])
                 with pytest.raises(PrepareError, match="no pages left"):
                     await node.run_pod("q", {"main": ["d"]})
-                assert len(host.checkpoint.prepared_claims) == 0, (
-                    "what was refused is not written down"
-                )
+                assert len(host.checkpoint.prepared_claims) == 0, "what was refused is not written down"
             finally:
                 host.stop()
                 await asyncio.wait_for(task, 30)

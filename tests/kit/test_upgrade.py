@@ -31,8 +31,7 @@ Step = Callable[[RecordedNode, str], Awaitable[None]]
 def old_sources(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The older drakit, out of the repository's history."""
     there = subprocess.run(
-        ["git", "-C", str(REPOSITORY), "cat-file", "-e", f"{OLD_COMMIT}^{{commit}}"],
-        capture_output=True,
+        ["git", "-C", str(REPOSITORY), "cat-file", "-e", f"{OLD_COMMIT}^{{commit}}"], capture_output=True
     )
     if there.returncode:
         pytest.skip(f"this clone has no history: commit {OLD_COMMIT} is missing (fetch it in full)")
@@ -132,9 +131,7 @@ async def test_claims_survive_an_upgrade_and_a_downgrade(
 
 
 @pytest.mark.parametrize("newest", ["old", "new"])
-async def test_claims_prepared_while_both_serve_are_kept(
-    newest: str, old_sources: str, tmp_path: Path
-):
+async def test_claims_prepared_while_both_serve_are_kept(newest: str, old_sources: str, tmp_path: Path):
     """The kubelet asks the newest instance, the other one still shapes containers."""
     first, second = old_sources, NEW_SOURCES
     if newest == "old":

@@ -290,9 +290,7 @@ def test_a_link_is_rejected(shared_tmp: Path) -> None:
         state_directory({})
 
 
-def test_a_directory_of_another_user_is_rejected(
-    shared_tmp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_of_another_user_is_rejected(shared_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state_directory({})
     user = os.geteuid()
     os.rename(shared_tmp, shared_tmp.parent / f"drakit-{user + 1}")

@@ -194,8 +194,7 @@ def test_the_context_of_the_running_driver_counts(node: Node) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "level"),
-    [(CgroupMode.V1, "note"), (CgroupMode.HYBRID, "note"), (CgroupMode.V2, "good")],
+    ("mode", "level"), [(CgroupMode.V1, "note"), (CgroupMode.HYBRID, "note"), (CgroupMode.V2, "good")]
 )
 def test_doctor_reports_all_of_it(
     node: Node, capsys: pytest.CaptureFixture[str], mode: CgroupMode, level: str

@@ -129,9 +129,7 @@ def test_a_rejection_by_the_driver_is_predicted(
     source = cluster(tmp_path, machine)
     wanted = claim("odd", **cpus(3))
     parameters = {"apiVersion": "v1alpha1", "cpuConfig": {"nonsense": True}}
-    wanted["spec"]["devices"]["config"] = [
-        {"opaque": {"driver": "dra.cpu", "parameters": parameters}}
-    ]
+    wanted["spec"]["devices"]["config"] = [{"opaque": {"driver": "dra.cpu", "parameters": parameters}}]
     assert main(plan(tmp_path, source, wanted, *on(machine))) == 0
     assert "dra-driver-cpu would reject the claim when the pod starts" in capsys.readouterr().out
 
@@ -145,12 +143,7 @@ def test_a_directory_without_a_machine_is_an_error(
     assert "check --machine" in capsys.readouterr().err
 
 
-@given(
-    sockets=st.integers(1, 2),
-    llcs=st.integers(1, 2),
-    cores=st.integers(1, 4),
-    threads=st.integers(1, 2),
-)
+@given(sockets=st.integers(1, 2), llcs=st.integers(1, 2), cores=st.integers(1, 4), threads=st.integers(1, 2))
 def test_a_machine_is_reconstructed_from_its_devices(
     sockets: int, llcs: int, cores: int, threads: int
 ) -> None:

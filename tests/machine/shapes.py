@@ -27,28 +27,19 @@ def hybrid_laptop() -> Machine:
         for i in range(6)
     ]
     slow = [
-        CoreSpec(cluster=6 + i // 4, kind=CoreType.EFFICIENCY, max_frequency_khz=3_800_000)
-        for i in range(8)
+        CoreSpec(cluster=6 + i // 4, kind=CoreType.EFFICIENCY, max_frequency_khz=3_800_000) for i in range(8)
     ]
     frugal = [
-        CoreSpec(
-            llc=1, llc_level=2, cluster=8, kind=CoreType.EFFICIENCY, max_frequency_khz=2_500_000
-        )
+        CoreSpec(llc=1, llc_level=2, cluster=8, kind=CoreType.EFFICIENCY, max_frequency_khz=2_500_000)
         for _ in range(2)
     ]
-    return assemble(
-        [*fast, *slow, *frugal], surroundings=Surroundings(numbering=Numbering.ADJACENT)
-    )
+    return assemble([*fast, *slow, *frugal], surroundings=Surroundings(numbering=Numbering.ADJACENT))
 
 
 def arm_big_little() -> Machine:
     """Arm: 4 strong and 4 frugal cores that differ in ``cpu_capacity``."""
-    big = [
-        CoreSpec(die=None, cluster=0, kind=CoreType.PERFORMANCE, capacity=1024) for _ in range(4)
-    ]
-    little = [
-        CoreSpec(die=None, cluster=1, kind=CoreType.EFFICIENCY, capacity=446) for _ in range(4)
-    ]
+    big = [CoreSpec(die=None, cluster=0, kind=CoreType.PERFORMANCE, capacity=1024) for _ in range(4)]
+    little = [CoreSpec(die=None, cluster=1, kind=CoreType.EFFICIENCY, capacity=446) for _ in range(4)]
     return assemble([*little, *big], surroundings=Surroundings(architecture="aarch64"))
 
 

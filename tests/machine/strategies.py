@@ -34,9 +34,7 @@ CGROUPS = [
         v1_mounts={"cpu": "/sys/fs/cgroup/cpu,cpuacct", "cpuacct": "/sys/fs/cgroup/cpu,cpuacct"},
     ),
     Cgroups(
-        CgroupMode.HYBRID,
-        v2_mount="/sys/fs/cgroup/unified",
-        v1_mounts={"cpuset": "/sys/fs/cgroup/cpuset"},
+        CgroupMode.HYBRID, v2_mount="/sys/fs/cgroup/unified", v1_mounts={"cpuset": "/sys/fs/cgroup/cpuset"}
     ),
 ]
 

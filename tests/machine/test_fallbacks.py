@@ -195,9 +195,7 @@ def test_a_hotpluggable_cpu_with_a_directory_is_known_but_not_present(server: Tr
         ("quiet\n", ""),
     ],
 )
-def test_without_an_isolated_list_the_command_line_tells(
-    server: Tree, cmdline: str, expected: str
-) -> None:
+def test_without_an_isolated_list_the_command_line_tells(server: Tree, cmdline: str, expected: str) -> None:
     server.drop(f"{CPU}/isolated")
     server.put("proc/cmdline", cmdline)
     assert str(server.look().isolated) == expected
@@ -227,9 +225,7 @@ def test_without_any_topology_cpuinfo_tells(server: Tree) -> None:
     paragraphs = []
     for cpu in range(8):
         server.drop(f"{CPU}/cpu{cpu}/topology")
-        paragraphs.append(
-            f"processor\t: {cpu}\nphysical id\t: {cpu % 4 // 2}\ncore id\t\t: {cpu % 2}\n"
-        )
+        paragraphs.append(f"processor\t: {cpu}\nphysical id\t: {cpu % 4 // 2}\ncore id\t\t: {cpu % 2}\n")
     server.put("proc/cpuinfo", "\n".join(paragraphs))
     machine = server.look()
     assert names(machine.cores) == ["0,4", "1,5", "2,6", "3,7"]
@@ -256,9 +252,7 @@ def test_a_claim_without_its_own_cpu_is_ignored(server: Tree) -> None:
     server.topology(0, "package_cpus", "2-3,6-7")
     machine = server.look()
     assert names(machine.sockets) == ["0-1,4-5", "2-3,6-7"]
-    assert "does not contain the CPU itself" in reasons(
-        machine, f"/{CPU}/cpu0/topology/package_cpus_list"
-    )
+    assert "does not contain the CPU itself" in reasons(machine, f"/{CPU}/cpu0/topology/package_cpus_list")
 
 
 def test_sockets_with_one_id_stay_apart_and_are_doubtful(server: Tree) -> None:
@@ -348,9 +342,7 @@ def test_a_level_that_cannot_be_read_is_taken_from_other_cpus(server: Tree) -> N
 
 
 @pytest.mark.parametrize("sharing", ["nothing", "others"])
-def test_a_cache_that_does_not_tell_who_shares_it_is_the_cores_own(
-    server: Tree, sharing: str
-) -> None:
+def test_a_cache_that_does_not_tell_who_shares_it_is_the_cores_own(server: Tree, sharing: str) -> None:
     for cpu in (2, 3, 6, 7):
         place = f"{CPU}/cpu{cpu}/cache/index3"
         if sharing == "nothing":
@@ -433,10 +425,7 @@ def test_a_node_without_a_directory_is_known_by_its_cpus(server: Tree) -> None:
     """A node that went offline with part of its CPUs still linked to it."""
     server.drop(f"{NODE}/node0")
     machine = server.look()
-    assert {node.id: str(node.cpus) for node in machine.numa_nodes} == {
-        0: "0-1,4-5",
-        1: "2-3,6-7",
-    }
+    assert {node.id: str(node.cpus) for node in machine.numa_nodes} == {0: "0-1,4-5", 1: "2-3,6-7"}
     assert machine.numa_nodes[0].memory_bytes == 0
 
 
@@ -557,9 +546,7 @@ def test_frequencies_alone_make_no_kinds(empty: Tree) -> None:
         (718, 200, {"p-core": "4-7", "e-core": "0-3"}),
     ],
 )
-def test_capacities_tell_arm_cores(
-    empty: Tree, strong: int, weak: int, expected: dict[str, str]
-) -> None:
+def test_capacities_tell_arm_cores(empty: Tree, strong: int, weak: int, expected: dict[str, str]) -> None:
     write_tree(arm_big_little(), empty.root)
     for cpu in range(8):
         empty.put(f"{CPU}/cpu{cpu}/cpu_capacity", str(strong if cpu >= 4 else weak))
@@ -649,9 +636,7 @@ def test_without_a_mount_table_there_is_no_cgroup(server: Tree) -> None:
         ("processor\t: 0\nisa\t\t: rv64imafdc\n", "riscv64"),
     ],
 )
-def test_cpuinfo_tells_the_architecture_of_a_dump(
-    server: Tree, cpuinfo: str, expected: str
-) -> None:
+def test_cpuinfo_tells_the_architecture_of_a_dump(server: Tree, cpuinfo: str, expected: str) -> None:
     server.drop("proc/sys/kernel/arch")
     server.put("proc/cpuinfo", cpuinfo)
     machine = server.look()

@@ -98,9 +98,7 @@ OVERLAPPING = "fakeheterocpunuma.tar.bz2"
 
 @pytest.mark.skipif(not ARCHIVES, reason=f"no dumps of real machines in {DUMPS}")
 @pytest.mark.parametrize("dump", ARCHIVES, indirect=True, ids=lambda path: path.name[:-8])
-def test_a_real_machine_is_seen_as_lstopo_sees_it(
-    dump: str, request: pytest.FixtureRequest
-) -> None:
+def test_a_real_machine_is_seen_as_lstopo_sees_it(dump: str, request: pytest.FixtureRequest) -> None:
     machine, seen = discover(dump), ask_lstopo(dump)
     invariants.check(machine)
     assert machine.online == seen.cpus

@@ -38,9 +38,7 @@ def test_sound_claims_are_the_groups(groups: list[CpuSet]) -> None:
 
 
 @given(partitions(), st.data())
-def test_silent_cpus_stay_with_those_that_name_them(
-    groups: list[CpuSet], data: st.DataObject
-) -> None:
+def test_silent_cpus_stay_with_those_that_name_them(groups: list[CpuSet], data: st.DataObject) -> None:
     claims = claims_of(groups)
     for group in groups:  # at least one of each group speaks
         for cpu in data.draw(st.sets(st.sampled_from(list(group)), max_size=len(group) - 1)):
@@ -66,9 +64,7 @@ def test_one_wrong_claim_disturbs_no_group_that_it_does_not_reach(
 
 
 @given(
-    st.dictionaries(
-        st.integers(0, 30), st.one_of(st.none(), st.sets(st.integers(0, 40))), min_size=1
-    ),
+    st.dictionaries(st.integers(0, 30), st.one_of(st.none(), st.sets(st.integers(0, 40))), min_size=1),
     st.dictionaries(st.integers(0, 30), st.integers(0, 3)),
 )
 def test_whatever_is_claimed_every_cpu_gets_one_group(

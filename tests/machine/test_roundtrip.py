@@ -75,9 +75,7 @@ def test_known_shapes_survive(name: str) -> None:
 def test_regular_machines_have_the_counts_asked_for(
     sockets: int, dies: int, nodes: int, llcs: int, cores: int, threads: int
 ) -> None:
-    machine = build(
-        sockets=sockets, dies=dies, nodes=nodes, llcs=llcs, cores=cores, threads=threads
-    )
+    machine = build(sockets=sockets, dies=dies, nodes=nodes, llcs=llcs, cores=cores, threads=threads)
     invariants.check(machine)
     assert len(machine.sockets) == sockets
     assert len({cpu.die for cpu in machine.cpus}) == sockets * dies

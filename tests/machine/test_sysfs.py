@@ -27,9 +27,7 @@ def reason(collector: WarningCollector) -> str:
     return warning.reason
 
 
-def test_a_missing_file_needs_no_warning(
-    reader: Reader, collector: WarningCollector, tmp_path: Path
-) -> None:
+def test_a_missing_file_needs_no_warning(reader: Reader, collector: WarningCollector, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     assert reader.text("/missing") is None
     assert reader.text("/file/below") is None
@@ -68,9 +66,7 @@ def test_a_device_without_end_is_not_read_on(
     assert "not a regular file" in reason(collector)
 
 
-def test_a_loop_of_links_needs_a_warning(
-    reader: Reader, collector: WarningCollector, tmp_path: Path
-) -> None:
+def test_a_loop_of_links_needs_a_warning(reader: Reader, collector: WarningCollector, tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     assert reader.text("/loop") is None
     assert reader.beginning("/loop") == ""
@@ -79,9 +75,7 @@ def test_a_loop_of_links_needs_a_warning(
     assert len(collector.warnings()) == 2
 
 
-def test_a_directory_needs_a_warning(
-    reader: Reader, collector: WarningCollector, tmp_path: Path
-) -> None:
+def test_a_directory_needs_a_warning(reader: Reader, collector: WarningCollector, tmp_path: Path) -> None:
     (tmp_path / "directory").mkdir()
     assert reader.text("/directory") is None
     assert "cannot be read" in reason(collector)
@@ -112,9 +106,7 @@ def test_a_file_is_read_to_its_end(
     assert collector.warnings() == ()
 
 
-def test_a_huge_file_is_read_in_part(
-    reader: Reader, collector: WarningCollector, tmp_path: Path
-) -> None:
+def test_a_huge_file_is_read_in_part(reader: Reader, collector: WarningCollector, tmp_path: Path) -> None:
     with (tmp_path / "huge").open("wb") as out:
         out.truncate(1 << 34)  # sparse
     text = reader.text("/huge")

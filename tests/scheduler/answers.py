@@ -37,12 +37,7 @@ def shown(outcome: AllocationFound | AllocationImpossible) -> list[Any]:
         return [outcome.reason, None if outcome.at_least else outcome.steps]
     claims = [
         [
-            [
-                str(p.request),
-                "/".join(p.device),
-                {k: str(v) for k, v in sorted(p.consumed.items())},
-                p.admin,
-            ]
+            [str(p.request), "/".join(p.device), {k: str(v) for k, v in sorted(p.consumed.items())}, p.admin]
             for p in claim.picks
         ]
         for claim in outcome.claims

@@ -27,11 +27,7 @@ def device(name: str, **fields: Any) -> Json:
 
 def resource_slice(*devices: Json, name: str = "s", **spec: Any) -> ResourceSlice:
     pool = {"name": "p", "generation": 1, "resourceSliceCount": 1, **spec.pop("pool", {})}
-    where = (
-        {}
-        if {"nodeSelector", "allNodes", "perDeviceNodeSelection"} & set(spec)
-        else {"nodeName": "n"}
-    )
+    where = {} if {"nodeSelector", "allNodes", "perDeviceNodeSelection"} & set(spec) else {"nodeName": "n"}
     fields = {"driver": DRIVER, "pool": pool, "devices": list(devices), **where, **spec}
     return from_builtins({"metadata": {"name": name}, "spec": fields}, ResourceSlice)
 
@@ -44,22 +40,16 @@ def exactly(name: str = "r", *selectors: str, **fields: Any) -> Json:
 def claim(*requests: Json, name: str = "x", constraints: Any = (), **status: Any) -> ResourceClaim:
     devices = {"requests": list(requests), "constraints": list(constraints)}
     meta = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
-    return from_builtins(
-        {"metadata": meta, "spec": {"devices": devices}, "status": status}, ResourceClaim
-    )
+    return from_builtins({"metadata": meta, "spec": {"devices": devices}, "status": status}, ResourceClaim)
 
 
 def allocated(*devices: str, name: str = "held", **result: Any) -> ResourceClaim:
-    results = [
-        {"request": "r", "driver": DRIVER, "pool": "p", "device": d, **result} for d in devices
-    ]
+    results = [{"request": "r", "driver": DRIVER, "pool": "p", "device": d, **result} for d in devices]
     return claim(exactly(), name=name, allocation={"devices": {"results": results}})
 
 
 def node_devices(
-    *slices: ResourceSlice,
-    held: tuple[ResourceClaim, ...] = (),
-    release: KubernetesRelease = LATEST,
+    *slices: ResourceSlice, held: tuple[ResourceClaim, ...] = (), release: KubernetesRelease = LATEST
 ) -> NodeDevices:
     return NodeDevices(node(), SliceIndex(slices, release), InUse.of(held, release))
 
@@ -68,9 +58,7 @@ def plans(*claims: ResourceClaim) -> tuple[ClaimPlan, ...]:
     return plan_claims(claims, CLASSES)
 
 
-def snapshot(
-    *slices: ResourceSlice, claims: tuple[ResourceClaim, ...] = (), **more: Any
-) -> ClusterSnapshot:
+def snapshot(*slices: ResourceSlice, claims: tuple[ResourceClaim, ...] = (), **more: Any) -> ClusterSnapshot:
     return ClusterSnapshot(
         nodes=more.pop("nodes", (node(),)), slices=slices, classes=tuple(CLASSES.values()),
         claims=claims, **more,

@@ -61,10 +61,7 @@ class Generator:
             "nodes": self.nodes,
             "slices": slices,
             "classes": classes,
-            "claims": [
-                self.claim(f"claim-{i}", classes)
-                for i in range(self.random.choice((1, 1, 1, 2, 3)))
-            ],
+            "claims": [self.claim(f"claim-{i}", classes) for i in range(self.random.choice((1, 1, 1, 2, 3)))],
             "allocated": self.allocated(),
         }
 
@@ -76,9 +73,7 @@ class Generator:
 
     def pool(self) -> list[Json]:
         driver = self.random.choice(DRIVERS)
-        name = self.random.choice(
-            (*"pqrstuvwxyz", self.random.choice(self.nodes)["metadata"]["name"])
-        )
+        name = self.random.choice((*"pqrstuvwxyz", self.random.choice(self.nodes)["metadata"]["name"]))
         generation = 2 if self.chance(8) else 1
         where = self.selection()
         partitioned = self.chance(25)
@@ -104,12 +99,8 @@ class Generator:
                 "pool": {"name": name, "generation": generation, "resourceSliceCount": total},
                 **self.placed(where, entry),
             }
-            title = (
-                f"{driver[:3]}-{name}-{self.random.choice('abcdefgh')}{part}-{len(self.devices)}"
-            )
-            out.append(
-                {"metadata": {"name": f"{title}-{self.random.randint(0, 999)}"}, "spec": spec}
-            )
+            title = f"{driver[:3]}-{name}-{self.random.choice('abcdefgh')}{part}-{len(self.devices)}"
+            out.append({"metadata": {"name": f"{title}-{self.random.randint(0, 999)}"}, "spec": spec})
             for device in spec.get("devices", ()):
                 self.devices.append((driver, name, device))
         return out
@@ -125,19 +116,14 @@ class Generator:
         return {"perDeviceNodeSelection": True}
 
     def node_selector(self) -> Json:
-        key, values = self.random.choice(
-            (("zone", ["east"]), ("zone", ["west"]), ("rank", ["0", "1"]))
-        )
+        key, values = self.random.choice((("zone", ["east"]), ("zone", ["west"]), ("rank", ["0", "1"])))
         operator = self.random.choice(("In", "In", "NotIn"))
         requirement = {"key": key, "operator": operator, "values": values}
         return {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]}
 
     def placed(self, where: Json, entry: Json) -> Json:
         if "perDeviceNodeSelection" not in where or "devices" not in entry:
-            return {
-                **(where if "perDeviceNodeSelection" not in where else {"allNodes": True}),
-                **entry,
-            }
+            return {**(where if "perDeviceNodeSelection" not in where else {"allNodes": True}), **entry}
         devices = []
         for device in entry["devices"]:
             own = self.selection()
@@ -164,9 +150,7 @@ class Generator:
             device["consumesCounters"] = self.consumption(counters[0]["sharedCounters"])
         if self.chance(12):
             effect = self.random.choice(("NoSchedule", "NoExecute", "None"))
-            device["taints"] = [
-                {"key": "broken", "value": self.random.choice("xy"), "effect": effect}
-            ]
+            device["taints"] = [{"key": "broken", "value": self.random.choice("xy"), "effect": effect}]
         if self.chance(5):
             device["bindingConditions"] = ["ready.example.com"]
             device["bindingFailureConditions"] = ["failed.example.com"]
@@ -196,20 +180,14 @@ class Generator:
                 (
                     {"default": "1Gi", "validRange": {"min": "512Mi", "step": "512Mi"}},
                     {"default": "1Gi", "validRange": {"min": "256Mi", "max": f"{memory}Gi"}},
-                    {
-                        "default": "1Gi",
-                        "validValues": ["512Mi", "1Gi", f"{memory}Gi"][: 2 + (memory > 1)],
-                    },
+                    {"default": "1Gi", "validValues": ["512Mi", "1Gi", f"{memory}Gi"][: 2 + (memory > 1)]},
                 )
             )
         if "cores" in found and self.chance(60):
             found["cores"]["requestPolicy"] = self.random.choice(
                 (
                     {"default": "1", "validRange": {"min": "1", "step": "1"}},
-                    {
-                        "default": "2",
-                        "validRange": {"min": "500m", "step": "250m", "max": str(cores)},
-                    },
+                    {"default": "2", "validRange": {"min": "500m", "step": "250m", "max": str(cores)}},
                     {"default": "2", "validValues": ["1", "2", "8"][: 2 + (cores >= 8)]},
                 )
             )
@@ -219,9 +197,7 @@ class Generator:
         used = self.random.sample(sets, self.random.randint(1, len(sets)))
         out = []
         for chosen in used:
-            counters = {
-                name: {"value": str(self.random.randint(1, 3))} for name in chosen["counters"]
-            }
+            counters = {name: {"value": str(self.random.randint(1, 3))} for name in chosen["counters"]}
             if self.chance(2):
                 counters["unknown"] = {"value": "1"}
             out.append({"counterSet": chosen["name"], "counters": counters})
@@ -254,9 +230,7 @@ class Generator:
         if self.chance(20):
             request_spec["tolerations"] = [self.toleration()]
         if self.chance(18):
-            amounts = {
-                "memory": self.random.choice(("300Mi", "1Gi", "1Gi", "1.5Gi", "3Gi", "16Gi"))
-            }
+            amounts = {"memory": self.random.choice(("300Mi", "1Gi", "1Gi", "1.5Gi", "3Gi", "16Gi"))}
             if self.chance(40):
                 amounts["cores"] = self.random.choice(("1", "1500m", "3", "100m"))
             if self.chance(4):
@@ -278,8 +252,7 @@ class Generator:
     def request(self, name: str, classes: list[Json]) -> Json:
         if self.chance(20):
             wishes = [
-                {"name": f"sub-{i}", **self.request_spec(classes)}
-                for i in range(self.random.randint(1, 3))
+                {"name": f"sub-{i}", **self.request_spec(classes)} for i in range(self.random.randint(1, 3))
             ]
             return {"name": name, "firstAvailable": wishes}
         exactly = self.request_spec(classes)
@@ -288,14 +261,10 @@ class Generator:
         return {"name": name, "exactly": exactly}
 
     def claim(self, name: str, classes: list[Json]) -> Json:
-        requests = [
-            self.request(f"req-{i}", classes) for i in range(self.random.choice((1, 1, 2, 2, 3)))
-        ]
+        requests = [self.request(f"req-{i}", classes) for i in range(self.random.choice((1, 1, 2, 2, 3)))]
         devices: Json = {"requests": requests}
         if self.chance(35):
-            devices["constraints"] = [
-                self.constraint(requests) for _ in range(self.random.choice((1, 1, 2)))
-            ]
+            devices["constraints"] = [self.constraint(requests) for _ in range(self.random.choice((1, 1, 2)))]
         return {
             "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
             "spec": {"devices": devices},
@@ -323,12 +292,7 @@ class Generator:
             if not self.devices:
                 break
             driver, pool, device = self.random.choice(self.devices)
-            result: Json = {
-                "request": "r",
-                "driver": driver,
-                "pool": pool,
-                "device": device["name"],
-            }
+            result: Json = {"request": "r", "driver": driver, "pool": pool, "device": device["name"]}
             if device.get("allowMultipleAllocations") and self.chance(90):
                 result["shareID"] = f"00000000-0000-0000-0000-{index:012d}"
                 if self.chance(85):

@@ -7,16 +7,7 @@ import pytest
 from drakit.core.objects import ResourceClaim
 from drakit.scheduler.explain import NodeReport, report, with_remedies
 from drakit.scheduler.placement import prepare
-from tests.scheduler.factories import (
-    allocated,
-    claim,
-    device,
-    exactly,
-    node,
-    pod,
-    resource_slice,
-    snapshot,
-)
+from tests.scheduler.factories import allocated, claim, device, exactly, node, pod, resource_slice, snapshot
 from tests.scheduler.problems import Json
 
 TAINT = {"key": "k", "effect": "NoSchedule"}
@@ -77,9 +68,7 @@ def test_a_cel_error_fails_scheduling_on_all_nodes() -> None:
 
 def test_too_many_devices_are_explained_in_plain_words() -> None:
     found = explained(claim(exactly("r", count=40)), device("a"))
-    assert found.answer.reason.endswith(
-        "exceeds the claim limit of 32, with 0 already accounted for"
-    )
+    assert found.answer.reason.endswith("exceeds the claim limit of 32, with 0 already accounted for")
     assert found.findings == (
         (
             "scheduling fails on all nodes: request r of claim default/x requests 40 devices; "
@@ -112,9 +101,7 @@ def test_requests_that_compete_for_devices_are_explained() -> None:
 
 def test_the_claims_that_use_capacity_are_named() -> None:
     shared = device("a", allowMultipleAllocations=True, capacity={"k": {"value": "8"}})
-    held = tuple(
-        allocated("a", name=f"h{i}", shareID=str(i), consumedCapacity={"k": "1"}) for i in range(5)
-    )
+    held = tuple(allocated("a", name=f"h{i}", shareID=str(i), consumedCapacity={"k": "1"}) for i in range(5))
     found = explained(claim(exactly(capacity={"requests": {"k": "4"}})), shared, held=held)
     assert found.requests[0].rejections[0].text == (
         "3 of 8 k is free, but 4 is needed; used by claim default/h0, claim default/h1, "

@@ -22,9 +22,7 @@ CLASS = tuple(CLASSES.values())
 SHARED = {"allowMultipleAllocations": True, "capacity": {"memory": {"value": "8Gi"}}}
 
 
-def lint(
-    *requests: Json, published: Published | None = None, constraints: object = ()
-) -> list[LintFinding]:
+def lint(*requests: Json, published: Published | None = None, constraints: object = ()) -> list[LintFinding]:
     found = claim(*requests, constraints=constraints).spec.devices
     return list(lint_claim(found, published or Published(classes=CLASS)))
 
@@ -124,8 +122,7 @@ def test_constraints_name_known_requests_and_published_attributes() -> None:
 )
 def test_unreachable_alternatives(first: Json, second: Json, unreachable: bool) -> None:
     alternatives = [
-        {"name": name, "deviceClassName": "c", **fields}
-        for name, fields in (("a", first), ("b", second))
+        {"name": name, "deviceClassName": "c", **fields} for name, fields in (("a", first), ("b", second))
     ]
     found = rules(lint({"name": "r", "firstAvailable": alternatives}))
     assert found == (["unreachable-alternative"] if unreachable else [])

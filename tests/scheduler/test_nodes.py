@@ -56,9 +56,7 @@ def test_an_invalid_selector_is_an_error_even_if_another_term_matches() -> None:
     with pytest.raises(FatalError, match="not a valid operator"):
         selector_matches(selector([condition("Near", "x")]), node())
     with pytest.raises(FatalError, match="exactly one value"):
-        selector_matches(
-            selector([], fields=(condition("In", "a", "b", key="metadata.name"),)), node()
-        )
+        selector_matches(selector([], fields=(condition("In", "a", "b", key="metadata.name"),)), node())
 
 
 def test_fields_select_nodes_by_name() -> None:
@@ -73,9 +71,7 @@ def test_a_node_name_takes_precedence_over_all_nodes() -> None:
     assert not node_matches(node("n"), "", False, None)
 
 
-def rejection(
-    found_node: Json, in_use: dict[str, Quantity] | None = None, **spec: object
-) -> str | None:
+def rejection(found_node: Json, in_use: dict[str, Quantity] | None = None, **spec: object) -> str | None:
     return node_rejection(pod(**spec), node(**found_node), in_use)
 
 

@@ -26,9 +26,7 @@ def golden(release: KubernetesRelease) -> list[tuple[int, list[Any]]]:
 
 @pytest.mark.parametrize("part", range(8))
 @pytest.mark.parametrize("release", [V1_37, V1_36], ids=lambda v: v.name)
-def test_the_devices_are_those_of_kube_scheduler(
-    release: KubernetesRelease, part: int, scale: int
-) -> None:
+def test_the_devices_are_those_of_kube_scheduler(release: KubernetesRelease, part: int, scale: int) -> None:
     """An eighth of the problems each; of that every eighth, all of them with --long."""
     stride = 8 if scale > 1 else 64
     compared = 0
@@ -36,9 +34,7 @@ def test_the_devices_are_those_of_kube_scheduler(
         for ours, theirs in zip(answers(problem(seed), release), expected, strict=True):
             if theirs is None:
                 continue  # kube-scheduler's search ran into the timeout
-            if isinstance(ours, list) and (
-                ours[1] is None or release.scheduler.distinct_by_request
-            ):
+            if isinstance(ours, list) and (ours[1] is None or release.scheduler.distinct_by_request):
                 assert ours[0] == theirs[0], f"seed {seed}"
             else:
                 assert ours == theirs, f"seed {seed}"

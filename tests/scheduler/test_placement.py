@@ -14,25 +14,14 @@ from drakit.scheduler.placement import (
     rejected_selectors,
     with_taint_rules,
 )
-from tests.scheduler.factories import (
-    allocated,
-    claim,
-    device,
-    exactly,
-    node,
-    pod,
-    resource_slice,
-    snapshot,
-)
+from tests.scheduler.factories import allocated, claim, device, exactly, node, pod, resource_slice, snapshot
 from tests.scheduler.problems import Json
 
 
 def test_the_pod_gets_the_first_fitting_node_by_name() -> None:
     on_m = resource_slice(device("a"), name="s", nodeName="m", pool={"name": "m"})
     on_n = resource_slice(device("a"), name="t", pool={"name": "n"})
-    cluster = snapshot(
-        on_m, on_n, claims=(claim(exactly()),), nodes=(node("n"), node("m"), node("k"))
-    )
+    cluster = snapshot(on_m, on_n, claims=(claim(exactly()),), nodes=(node("n"), node("m"), node("k")))
     result = place(cluster, pod("x"))
     assert (result.feasible, result.node) == (True, "m")
     assert [(r.name, r.fits) for r in result.nodes] == [("k", False), ("m", True), ("n", True)]
@@ -79,20 +68,14 @@ def test_a_claim_is_generated_from_its_template_unless_it_exists() -> None:
     cluster = snapshot(templates=(template,), claims=(claim(exactly(), name="made"),))
     assert [c.metadata.name for c in pod_claims(cluster, pod(resourceClaims=entries))] == ["pod-t"]
     status = {"resourceClaimStatuses": [{"name": "t", "resourceClaimName": "made"}]}
-    plain = {
-        "metadata": {"name": "pod", "namespace": "default"},
-        "spec": {"resourceClaims": entries},
-    }
+    plain = {"metadata": {"name": "pod", "namespace": "default"}, "spec": {"resourceClaims": entries}}
     known = from_builtins({**plain, "status": status}, Pod)
     assert [c.metadata.name for c in pod_claims(cluster, known)] == ["made"]
 
 
 @pytest.mark.parametrize(
     ("fields", "blocked"),
-    [
-        ({}, ""),
-        ({"deviceClassName": "no"}, "request r: device class no does not exist"),
-    ],
+    [({}, ""), ({"deviceClassName": "no"}, "request r: device class no does not exist")],
 )
 def test_a_missing_class_blocks_the_pod_on_every_node(fields: Json, blocked: str) -> None:
     cycle = prepare(snapshot(claims=(claim(exactly(**fields)),)), pod("x"))
@@ -150,7 +133,4 @@ def test_rejected_selectors_have_a_path_and_depend_on_the_release() -> None:
 def test_a_search_that_takes_too_long_has_a_warning() -> None:
     assert NodeResult("n", False, steps=1000).effort == ""
     assert "about 2^31 steps" in NodeResult("n", False, steps=2**31).effort
-    assert (
-        "more than 5 steps here and may give up"
-        in NodeResult("n", False, steps=5, at_least=True).effort
-    )
+    assert "more than 5 steps here and may give up" in NodeResult("n", False, steps=5, at_least=True).effort

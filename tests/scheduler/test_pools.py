@@ -67,10 +67,7 @@ def test_slices_are_filtered_by_node() -> None:
         resource_slice(device("a"), name="a", pool={"name": "named"}),
         resource_slice(device("b"), name="b", pool={"name": "all"}, allNodes=True),
         resource_slice(
-            device("c", nodeName="m"),
-            name="c",
-            pool={"name": "device"},
-            perDeviceNodeSelection=True,
+            device("c", nodeName="m"), name="c", pool={"name": "device"}, perDeviceNodeSelection=True
         ),
     )
     assert [p.id.name for p in pools(*slices)] == ["all", "named"]

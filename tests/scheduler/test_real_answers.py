@@ -16,13 +16,7 @@ import pytest
 from drakit.core.objects import from_builtins
 from drakit.core.pods import Pod
 from drakit.scheduler.placement import NodeResult, place
-from tests.scheduler.wide_problems import (
-    claim_objects,
-    cluster_objects,
-    pod_object,
-    private,
-    wide_problem,
-)
+from tests.scheduler.wide_problems import claim_objects, cluster_objects, pod_object, private, wide_problem
 from tests.scheduler.written import typed_cluster
 
 RENAMED = 500_000
@@ -55,8 +49,7 @@ def _devices(answer: NodeResult, names: list[str], theirs: list[Any]) -> list[An
     """Our devices per claim; claims that had theirs before keep them."""
     new = {
         a.claim.metadata.name: [
-            [str(p.request), *p.device, p.admin, {k: str(v) for k, v in p.consumed.items()}]
-            for p in a.picks
+            [str(p.request), *p.device, p.admin, {k: str(v) for k, v in p.consumed.items()}] for p in a.picks
         ]
         for a in answer.allocations
     }

@@ -10,25 +10,14 @@ from drakit.core.objects import ResourceClaim
 from drakit.scheduler.explain import report, with_remedies
 from drakit.scheduler.placement import prepare
 from drakit.scheduler.remedies import Change, fits_with, without_constraint
-from tests.scheduler.factories import (
-    allocated,
-    claim,
-    device,
-    exactly,
-    node,
-    pod,
-    resource_slice,
-    snapshot,
-)
+from tests.scheduler.factories import allocated, claim, device, exactly, node, pod, resource_slice, snapshot
 from tests.scheduler.problems import Json
 
 MODEL = 'device.attributes["d.io"].m == 1'
 SHARED = {"allowMultipleAllocations": True, "capacity": {"k": {"value": "8"}}}
 
 
-def remedies(
-    wanted: ResourceClaim, *devices: Json, held: tuple[ResourceClaim, ...] = ()
-) -> tuple[str, ...]:
+def remedies(wanted: ResourceClaim, *devices: Json, held: tuple[ResourceClaim, ...] = ()) -> tuple[str, ...]:
     cycle = prepare(snapshot(resource_slice(*devices), claims=(wanted, *held)), pod("x"))
     return with_remedies(cycle, node(), report(cycle, node())).remedies
 

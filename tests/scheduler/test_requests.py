@@ -21,10 +21,7 @@ def test_a_request_has_one_spec_or_its_alternatives_with_full_names() -> None:
     one = from_builtins(exactly("one"), DeviceRequest)
     several = from_builtins(FIRST_AVAILABLE, DeviceRequest)
     assert [name for name, _ in request_specs(one)] == ["one"]
-    assert [(name, spec.count) for name, spec in request_specs(several)] == [
-        ("r/big", 4),
-        ("r/small", 1),
-    ]
+    assert [(name, spec.count) for name, spec in request_specs(several)] == [("r/big", 4), ("r/small", 1)]
 
 
 def test_variants_are_numbered_across_all_claims() -> None:

@@ -272,9 +272,7 @@ class WideGenerator(Generator):
         request_spec = super().request_spec(classes)
         if self.gentle:
             request_spec["selectors"] = [
-                s
-                for s in request_spec.get("selectors", ())
-                if s["cel"]["expression"] not in FRAGILE
+                s for s in request_spec.get("selectors", ()) if s["cel"]["expression"] not in FRAGILE
             ][:1]
             if "count" in request_spec:
                 request_spec["count"] = min(request_spec["count"], 2)

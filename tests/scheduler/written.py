@@ -10,13 +10,7 @@ from typing import Any
 import yaml
 
 from drakit.core.kubernetes_releases import V1_37, KubernetesRelease
-from drakit.core.objects import (
-    DeviceClass,
-    DeviceTaintRule,
-    ResourceClaim,
-    ResourceSlice,
-    from_builtins,
-)
+from drakit.core.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice, from_builtins
 from drakit.core.pods import Node
 from drakit.scheduler.placement import ClusterSnapshot
 from tests.scheduler.problems import Json

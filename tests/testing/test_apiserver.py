@@ -186,17 +186,14 @@ def test_in_a_thread_for_programs_without_a_loop() -> None:
     with FakeApiServer(tokens={"t"}).in_thread() as server:
         config = json.loads(server.kubeconfig())
         assert config["users"][0]["user"] == {"token": "t"}
-        request = urllib.request.Request(
-            f"{server.url}/version", headers={"Authorization": "Bearer t"}
-        )
+        request = urllib.request.Request(f"{server.url}/version", headers={"Authorization": "Bearer t"})
         with urllib.request.urlopen(request) as answer:
             assert json.load(answer)["minor"] == "37"
 
 
 async def test_the_same_seed_gives_the_same_names() -> None:
     made = [
-        FakeApiServer(seed=3).add("nodes", {"metadata": {"generateName": "n-"}})["metadata"]
-        for _ in range(2)
+        FakeApiServer(seed=3).add("nodes", {"metadata": {"generateName": "n-"}})["metadata"] for _ in range(2)
     ]
     assert made[0] == made[1]
 

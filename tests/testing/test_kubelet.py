@@ -41,11 +41,7 @@ NAME = "dra.example.com"
 POD = FakePod(
     "web",
     claims=(PodClaim("devices", "claim"),),
-    containers={
-        "app": (ContainerClaim("devices"),),
-        "side": (ContainerClaim("devices", "b"),),
-        "none": (),
-    },
+    containers={"app": (ContainerClaim("devices"),), "side": (ContainerClaim("devices", "b"),), "none": ()},
 )
 
 
@@ -100,24 +96,15 @@ async def test_finds_calls_and_loses_a_driver(root):
         assert endpoint.api == "v1.DRAPlugin"
         await plugin.registered.wait()
         running = await kubelet.run_pod(POD, [claim()])
-        assert running.cdi_devices == {
-            "app": ("v/c=x-a", "v/c=x-b"),
-            "side": ("v/c=x-b",),
-            "none": (),
-        }
+        assert running.cdi_devices == {"app": ("v/c=x-a", "v/c=x-b"), "side": ("v/c=x-b",), "none": ()}
         await kubelet.stop_pod(POD.uid)
-        assert [call.method for call in kubelet.calls] == [
-            "NodePrepareResources",
-            "NodeUnprepareResources",
-        ]
+        assert [call.method for call in kubelet.calls] == ["NodePrepareResources", "NodeUnprepareResources"]
         assert not kubelet.knows("uid-claim")
         await plugin.close()
         await kubelet.unregistered(NAME)
 
 
-@pytest.mark.parametrize(
-    ("version", "api"), [("1.33", "v1beta1.DRAPlugin"), ("1.34", "v1.DRAPlugin")]
-)
+@pytest.mark.parametrize(("version", "api"), [("1.33", "v1beta1.DRAPlugin"), ("1.34", "v1.DRAPlugin")])
 async def test_speaks_the_versions_of_its_release(root, version, api):
     plugin = await start(root)
     async with FakeKubelet(root, version=version) as kubelet:
@@ -167,9 +154,7 @@ class FailsFirst(RegistrationService):
         await super().notify_status(stream)
 
 
-async def test_retries_a_failing_registration_and_drops_what_fails_the_notification(
-    root, monkeypatch
-):
+async def test_retries_a_failing_registration_and_drops_what_fails_the_notification(root, monkeypatch):
     monkeypatch.setattr(plugin_module, "RegistrationService", FailsFirst)
     plugin = await start(root)
     async with FakeKubelet(root, timing=replace(QUICK, dial=30.0)) as kubelet:
@@ -204,8 +189,7 @@ async def test_the_same_endpoint_is_not_registered_twice(root):
         second.service_path = plugin.service_path  # claims the first one's socket
         await second.register()
         await kubelet.plugins.changed.until(
-            lambda: "already registered" in kubelet.plugins.error(second.registration_path),
-            "the refusal",
+            lambda: "already registered" in kubelet.plugins.error(second.registration_path), "the refusal"
         )
         assert [e.socket for e in kubelet.plugins.instances(NAME)] == [plugin.registration_path]
         await second.close()
@@ -292,8 +276,7 @@ async def test_checks_before_a_driver_is_called(root):
     async with FakeKubelet(root) as kubelet:
         await kubelet.registered(NAME)
         unallocated = msgspec.structs.replace(
-            claim(),
-            status=ResourceClaimStatus(reserved_for=claim().status.reserved_for),
+            claim(), status=ResourceClaimStatus(reserved_for=claim().status.reserved_for)
         )
         annotations = {"resource.kubernetes.io/pod-claim-name": "devices"}
         cases = {
@@ -378,9 +361,7 @@ async def test_a_reconnect_in_time_keeps_the_slices(root):
         (endpoint,) = await kubelet.registered(NAME)
         os.unlink(plugin.service_path)
         await plugin.restore_sockets()
-        await kubelet.plugins.changed.until(
-            lambda: endpoint.connection.connects > 1, "the second connection"
-        )
+        await kubelet.plugins.changed.until(lambda: endpoint.connection.connects > 1, "the second connection")
         assert kubelet.plugins._timers == {}
     await plugin.close()
     assert wiped == [None]

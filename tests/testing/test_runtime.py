@@ -108,9 +108,7 @@ class RawPlugin:
 
     async def register(self, name: str = "raw", index: str = "50") -> None:
         request = nri_pb2.RegisterPluginRequest(plugin_name=name, plugin_idx=index)
-        await self.transport.call(
-            RUNTIME_SERVICE_NAME, "RegisterPlugin", request.SerializeToString(), 30
-        )
+        await self.transport.call(RUNTIME_SERVICE_NAME, "RegisterPlugin", request.SerializeToString(), 30)
 
 
 def mask(events: int) -> bytes:
@@ -121,9 +119,7 @@ def mask(events: int) -> bytes:
 
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
-async def test_unknown_event_bits_reject_the_registration(
-    path: str, release: FakeRuntimeRelease
-) -> None:
+async def test_unknown_event_bits_reject_the_registration(path: str, release: FakeRuntimeRelease) -> None:
     async with FakeRuntime(path, release=release) as runtime:
         raw = RawPlugin({"Configure": mask(0x4000)})
         transport = await raw.connect(path)
@@ -198,9 +194,7 @@ async def test_split_synchronization_must_be_understood(path: str) -> None:
         assert "does not handle split sync requests" in runtime.drops[0]
 
 
-@pytest.mark.parametrize(
-    ("release", "closed"), [(CONTAINERD_1_7, False), (CONTAINERD_2_2, True)], ids=str
-)
+@pytest.mark.parametrize(("release", "closed"), [(CONTAINERD_1_7, False), (CONTAINERD_2_2, True)], ids=str)
 async def test_after_a_failed_synchronization_old_runtimes_send_no_events(
     path: str, release: FakeRuntimeRelease, closed: bool
 ) -> None:
@@ -292,9 +286,7 @@ async def test_cdi_devices_become_environment_before_plugins_are_asked(
     path: str, tmp_path: Path, release: FakeRuntimeRelease
 ) -> None:
     directory = CdiDirectory(str(tmp_path / "cdi"), "dra.cpu/claim")
-    spec = claim_spec(
-        "dra.cpu/claim", "u1", {"r": ContainerEdits(env=("DRA_CPUSET_u1=2-3", "A=cdi"))}
-    )
+    spec = claim_spec("dra.cpu/claim", "u1", {"r": ContainerEdits(env=("DRA_CPUSET_u1=2-3", "A=cdi"))})
     directory.write("u1", spec)
     handler = Pinning(Adjustment())
     async with (
@@ -468,9 +460,7 @@ def test_updates_conflict_too_unless_their_failure_may_be_ignored() -> None:
     with pytest.raises(PluginConflictError, match="cpus of container x"):
         merging.update("b", [update])
     optional = ContainerUpdate(container_id="x", resources=Resources(cpus="2"), ignore_failure=True)
-    merging.update(
-        "b", [optional, ContainerUpdate(container_id="x", resources=Resources(mems="0"))]
-    )
+    merging.update("b", [optional, ContainerUpdate(container_id="x", resources=Resources(mems="0"))])
     assert merging.updates["x"] == Resources(cpus="1", mems="0")
 
 

@@ -6,15 +6,7 @@ import pytest
 
 from drakit.core.cpuset import CpuSet
 from drakit.machine.model import CoreType
-from drakit.testing.synthetic import (
-    GIB,
-    CoreSpec,
-    NumaSpec,
-    Numbering,
-    Surroundings,
-    assemble,
-    build,
-)
+from drakit.testing.synthetic import GIB, CoreSpec, NumaSpec, Numbering, Surroundings, assemble, build
 from tests.machine import invariants
 from tests.machine.shapes import (
     arm_big_little,
@@ -53,13 +45,7 @@ def test_holes_make_numbers_sparse() -> None:
 def test_offline_cpus_have_a_node_and_nothing_else() -> None:
     machine = build(cores=2, threads=2, offline=CpuSet([3]))
     cpu = machine.by_id[3]
-    assert (cpu.online, cpu.core, cpu.socket, cpu.llc, cpu.numa_node) == (
-        False,
-        None,
-        None,
-        None,
-        0,
-    )
+    assert (cpu.online, cpu.core, cpu.socket, cpu.llc, cpu.numa_node) == (False, None, None, None, 0)
     assert str(machine.by_id[1].siblings) == "1"
     assert machine.smt_active
 

@@ -30,13 +30,7 @@ _ROOT: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _OPENAT2: Final = 437  # the same on all architectures that Kubernetes supports
 _RESOLVE_NO_MAGICLINKS, _RESOLVE_NO_SYMLINKS = 0x02, 0x04
 _syscall: Final = ctypes.CDLL(None, use_errno=True).syscall
-_syscall.argtypes = (
-    ctypes.c_long,
-    ctypes.c_int,
-    ctypes.c_char_p,
-    ctypes.c_char_p,
-    ctypes.c_size_t,
-)
+_syscall.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t)
 
 
 def open_beneath(root: str, path: str, flags: int) -> int:

@@ -23,9 +23,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _POD: Final = re.compile(r"(?:.*-)?pod(?P<uid>[0-9A-Za-z._-]+?)(?:\.slice)?")
-_CONTAINER: Final = re.compile(
-    r"(?:(?:cri-containerd|crio|docker)-)?(?P<id>[0-9a-f]{64})(?:\.scope)?"
-)
+_CONTAINER: Final = re.compile(r"(?:(?:cri-containerd|crio|docker)-)?(?P<id>[0-9a-f]{64})(?:\.scope)?")
 _QOS: Final = re.compile(r"(?:.*-)?(?P<name>burstable|besteffort)(?:\.slice)?")
 
 

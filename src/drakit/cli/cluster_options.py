@@ -20,18 +20,13 @@ def add_output(parser: argparse.ArgumentParser, *, help_from: str) -> None:
         "--from", dest="sources", metavar="FILE_OR_DIR", nargs="+", action="extend", default=[],
         help=help_from,
     )  # fmt: skip
-    parser.add_argument(
-        "-n", "--namespace", default="default", help="namespace of objects that name none"
-    )
+    parser.add_argument("-n", "--namespace", default="default", help="namespace of objects that name none")
     parser.add_argument("--output", choices=("text", "json"), default="text")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that select the cluster and the node."""
-    add_output(
-        parser,
-        help_from="cluster objects: YAML or JSON files, directories, or - for standard input",
-    )
+    add_output(parser, help_from="cluster objects: YAML or JSON files, directories, or - for standard input")
     parser.add_argument("--kubeconfig", help="read from this cluster (nothing is written)")
     parser.add_argument("--context", help="context of the kubeconfig")
     parser.add_argument(

@@ -20,13 +20,7 @@ from drakit.local.local_drivers import simple_claim
 from drakit.local.node import as_allocated, builtin_classes
 from drakit.machine.discover import discover
 from drakit.scheduler.explain import report, with_remedies
-from drakit.scheduler.placement import (
-    ClusterSnapshot,
-    NodeResult,
-    SchedulingCycle,
-    check_node,
-    prepare,
-)
+from drakit.scheduler.placement import ClusterSnapshot, NodeResult, SchedulingCycle, check_node, prepare
 from drakit.testing.node import RunningPod, SimulatedNode
 from drakit.testing.synthetic import build
 from drakit.testing.sysfs_writer import write_tree
@@ -103,9 +97,7 @@ class DemoNode:
         """Start a pod without claims."""
         self._pods[name] = await self._node.run_pod(name)
 
-    async def start_claimed(
-        self, name: str, cpus: int, policy: dict[str, Any] | None = None
-    ) -> None:
+    async def start_claimed(self, name: str, cpus: int, policy: dict[str, Any] | None = None) -> None:
         """Start a pod with a claim, which is scheduled, prepared and pinned."""
         _, answer = self._schedule(name, cpus)
         if not answer.fits:
@@ -116,9 +108,7 @@ class DemoNode:
         config = []
         if policy is not None:
             parameters = {"apiVersion": "v1alpha1", "cpuConfig": policy}
-            config = [
-                {"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": parameters}}
-            ]
+            config = [{"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": parameters}}]
         claim = f"{name}-cpus"
         self._node.allocate(claim, allocation.devices.results, consumers=[name], config=config)
         self._pods[name] = await self._node.run_pod(name, {"main": [claim]})
@@ -142,17 +132,13 @@ class DemoNode:
     def _schedule(self, name: str, cpus: int) -> tuple[SchedulingCycle, NodeResult]:
         api = self._node.api
         claim = ResourceClaim(
-            metadata=ObjectMeta(name=f"{name}-cpus", namespace="default"),
-            spec=simple_claim(cpus).spec,
+            metadata=ObjectMeta(name=f"{name}-cpus", namespace="default"), spec=simple_claim(cpus).spec
         )
         existing = [from_builtins(each, ResourceClaim) for each in api.objects("resourceclaims")]
         slices = [from_builtins(each, ResourceSlice) for each in api.objects("resourceslices")]
         node = Node(metadata=ObjectMeta(name="demo-node"))
         cluster = ClusterSnapshot(
-            nodes=(node,),
-            slices=tuple(slices),
-            classes=tuple(_CLASSES.values()),
-            claims=(*existing, claim),
+            nodes=(node,), slices=tuple(slices), classes=tuple(_CLASSES.values()), claims=(*existing, claim)
         )
         scheduling = prepare(cluster, pod_using(name, "default", [claim]))
         return scheduling, check_node(scheduling, node)

@@ -89,9 +89,7 @@ def driver_settings(options: argparse.Namespace, proc: str = "/proc") -> DriverS
         node = node_name(loaded.config, os.environ)
     except ConfigurationError as error:
         raise CliError(str(error), f"`{program.name} --help` lists every setting") from None
-    return DriverSettings(
-        chosen, loaded.config, loaded.sources, node, options.kubelet_config, options.pid
-    )
+    return DriverSettings(chosen, loaded.config, loaded.sources, node, options.kubelet_config, options.pid)
 
 
 def _reject_other_settings(options: argparse.Namespace, program: Program[Any]) -> None:
@@ -124,9 +122,7 @@ def _running(pid: int, proc: str) -> tuple[NodeProgram, list[str]]:
         with open(f"{proc}/{pid}/cmdline", "rb") as file:
             words = file.read(1 << 20).decode("utf-8", "replace").rstrip("\0").split("\0")
     except OSError as error:
-        raise CliError(
-            f"cannot read the arguments of process {pid}: {error.strerror}", remedy
-        ) from None
+        raise CliError(f"cannot read the arguments of process {pid}: {error.strerror}", remedy) from None
     names = {entry.program.name: entry for entry in NODE_PROGRAMS.values()}
     for index, word in enumerate(words):
         found = names.get(os.path.basename(word))

@@ -61,8 +61,7 @@ def _device(device: Document) -> Document:
     capacity = flat.get("capacity")
     if isinstance(capacity, dict):  # v1alpha3 has the bare quantity
         flat["capacity"] = {
-            key: value if isinstance(value, dict) else {"value": value}
-            for key, value in capacity.items()
+            key: value if isinstance(value, dict) else {"value": value} for key, value in capacity.items()
         }
     return flat
 

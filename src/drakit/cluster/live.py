@@ -57,10 +57,7 @@ def read_live(
 
 
 def _of_namespace(
-    cluster: ClusterAccess,
-    answers: Mapping[str, ListResult],
-    namespace: str,
-    warn: Callable[[str], None],
+    cluster: ClusterAccess, answers: Mapping[str, ListResult], namespace: str, warn: Callable[[str], None]
 ) -> Mapping[str, ListResult]:
     rejected = [r for r in _PER_NAMESPACE if isinstance(answers[r.plural].error, ForbiddenError)]
     if not rejected:

@@ -34,9 +34,7 @@ def pod_using(
     templates: Iterable[ResourceClaimTemplate] = (),
 ) -> Pod:
     """Return a pod whose only container uses *claims* and claims made from *templates*."""
-    uses = [
-        PodResourceClaim(name=c.metadata.name, resource_claim_name=c.metadata.name) for c in claims
-    ] + [
+    uses = [PodResourceClaim(name=c.metadata.name, resource_claim_name=c.metadata.name) for c in claims] + [
         PodResourceClaim(name=t.metadata.name, resource_claim_template_name=t.metadata.name)
         for t in templates
     ]

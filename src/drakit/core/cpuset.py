@@ -183,9 +183,7 @@ class CpuSet:
         for word in stripped.split(","):
             for offset, char in enumerate(word):
                 if char not in _HEX:
-                    raise CpuSetError(
-                        f"expected a hexadecimal digit, found {char!r}", stripped, at + offset
-                    )
+                    raise CpuSetError(f"expected a hexadecimal digit, found {char!r}", stripped, at + offset)
             if not 1 <= len(word) <= 8:
                 raise CpuSetError("a word has 1 to 8 hexadecimal digits", stripped, at)
             mask = mask << 32 | int(word, 16)

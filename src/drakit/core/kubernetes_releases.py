@@ -28,10 +28,7 @@ GATED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
         "devices.*.bindingConditions",
         "devices.*.bindingFailureConditions",
     ),
-    "DRAConsumableCapacity": (
-        "devices.*.allowMultipleAllocations",
-        "devices.*.capacity.*.requestPolicy",
-    ),
+    "DRAConsumableCapacity": ("devices.*.allowMultipleAllocations", "devices.*.capacity.*.requestPolicy"),
     "DRADeviceCompatibilityGroups": ("devices.*.consumesCounters.*.compatibilityGroups",),
     "DRAPartitionableDevicesType": ("partitionTypeAttribute",),
     "DRAOptionalNodeOperations": ("skipNodeOperations",),
@@ -162,9 +159,7 @@ V1_34: Final = KubernetesRelease(
         capacity_errors_are_fatal=False,
         share_without_capacity_holds_counters=False,
     ),
-    cel=CelEnvironment(
-        missing=frozenset({"includes"}), rejected=frozenset({"includes"}) | _LISTS_EXTENSION
-    ),
+    cel=CelEnvironment(missing=frozenset({"includes"}), rejected=frozenset({"includes"}) | _LISTS_EXTENSION),
 )
 V1_35: Final = replace(
     V1_34,

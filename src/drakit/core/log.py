@@ -85,8 +85,4 @@ def format_fields(fields: Mapping[str, object]) -> str:
 def _quoted(value: str) -> str:
     if _PLAIN.fullmatch(value):
         return value
-    return (
-        '"'
-        + _CONTROL.sub(lambda found: repr(found[0])[1:-1] if found[0] != '"' else '\\"', value)
-        + '"'
-    )
+    return '"' + _CONTROL.sub(lambda found: repr(found[0])[1:-1] if found[0] != '"' else '\\"', value) + '"'

@@ -21,9 +21,7 @@ from drakit.core.quantity import Quantity, QuantityError
 T = TypeVar("T")
 
 
-class Struct(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", dict=False
-):
+class Struct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", dict=False):
     """Base of all objects: immutable, camelCase on the wire, defaults left out."""
 
 

@@ -25,9 +25,7 @@ _MAX: Final = 2**63 - 1
 _LARGEST_EXPONENT: Final = 1000
 """Larger exponents are rejected: they are never intended, and the number would be huge."""
 _BINARY: Final = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
-_DECIMAL: Final = {
-    suffix: 3 * power for power, suffix in enumerate(("n", "u", "m", "", *"kMGTPE"), -3)
-}
+_DECIMAL: Final = {suffix: 3 * power for power, suffix in enumerate(("n", "u", "m", "", *"kMGTPE"), -3)}
 _BINARY_NAMES: Final = {power: name for name, power in _BINARY.items()}
 _DECIMAL_NAMES: Final = {power: name for name, power in _DECIMAL.items()}
 _LONGEST_TEXT: Final = 256
@@ -78,9 +76,7 @@ def _parse_suffix(text: str, at: int) -> tuple[Family, int]:
             if len(digits.lstrip("0")) > 4 or int(digits) > _LARGEST_EXPONENT:
                 raise QuantityError(f"exponent is beyond {_LARGEST_EXPONENT}", text, at)
             return "exponent", -int(digits) if exponent[:1] == "-" else int(digits)
-    raise QuantityError(
-        f"unknown suffix {suffix!r} (want one of Ki Mi Gi … n u m k M G … e3)", text, at
-    )
+    raise QuantityError(f"unknown suffix {suffix!r} (want one of Ki Mi Gi … n u m k M G … e3)", text, at)
 
 
 def _divide_up(number: int, divisor: int) -> int:

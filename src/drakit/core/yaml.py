@@ -61,9 +61,7 @@ def _yaml_errors() -> Iterator[None]:
         raise
     except yaml.YAMLError as error:
         # PyYAML names a text in memory "<unicode string>"; callers name the file.
-        message = re.sub(
-            r'in "<\w+ string>", (line|position)', r"at \1", " ".join(str(error).split())
-        )
+        message = re.sub(r'in "<\w+ string>", (line|position)', r"at \1", " ".join(str(error).split()))
         raise YamlError(f"not valid YAML: {message}") from error
     except (ValueError, LookupError, AttributeError, TypeError) as error:
         # PyYAML converts values by their appearance or tag and fails on invalid ones: the 99th of

@@ -307,9 +307,7 @@ class _Engine:
         children = self.place_flow(box.children, plan.flow, at_x, at_y, room)
         return Placed(box, x, y, *size, title, lines, tuple(cells), children)
 
-    def place_flow(
-        self, boxes: Sequence[Box], flow: _Flow, x: int, y: int, room: int
-    ) -> tuple[Placed, ...]:
+    def place_flow(self, boxes: Sequence[Box], flow: _Flow, x: int, y: int, room: int) -> tuple[Placed, ...]:
         """Place *boxes* in rows of equal height; framed ones fill the *room*."""
         placed = []
         gap_x, gap_y = self._gap(boxes)

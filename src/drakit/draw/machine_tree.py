@@ -110,9 +110,7 @@ class _BoxBuilder:
 
     def boxes(self) -> tuple[Box, ...]:
         found = self._split(self.machine.cpus, self._levels())
-        return found or (
-            Box(BoxLevel.UNPLACED, ("place unknown",), cores=_cores(self.machine.cpus)),
-        )
+        return found or (Box(BoxLevel.UNPLACED, ("place unknown",), cores=_cores(self.machine.cpus)),)
 
     def _levels(self) -> list[BoxLevel]:
         """Return the useful levels, largest parts first, core types just before clusters."""
@@ -234,10 +232,7 @@ def memory_notes(node: NumaNode) -> tuple[str, ...]:
     pools = [pool for pool in node.hugepages if pool.total]
     return (
         memory,
-        *(
-            f"{pool.total} × {human_bytes(pool.size_bytes)} hugepages, {pool.free} free"
-            for pool in pools
-        ),
+        *(f"{pool.total} × {human_bytes(pool.size_bytes)} hugepages, {pool.free} free" for pool in pools),
     )
 
 

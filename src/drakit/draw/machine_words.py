@@ -36,10 +36,7 @@ def distances(machine: Machine) -> tuple[tuple[str, ...], ...]:
     known = [node for node in nodes if node.distances]
     if len(nodes) < 2 or not known:
         return ()
-    rows = [
-        (str(node.id), *(str(node.distances.get(other.id, "?")) for other in nodes))
-        for node in nodes
-    ]
+    rows = [(str(node.id), *(str(node.distances.get(other.id, "?")) for other in nodes)) for node in nodes]
     return (("node", *(str(node.id) for node in nodes)), *rows)
 
 
@@ -48,9 +45,7 @@ def _cores(machine: Machine) -> str:
     kinds = list(cores.values())
     if len(set(kinds)) < 2:
         return count(len(cores), "core") if cores else ""
-    return " + ".join(
-        f"{kinds.count(kind)} {KIND_NAMES[kind]}" for kind in CoreType if kind in kinds
-    )
+    return " + ".join(f"{kinds.count(kind)} {KIND_NAMES[kind]}" for kind in CoreType if kind in kinds)
 
 
 def _cpus(machine: Machine) -> str:

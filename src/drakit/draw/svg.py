@@ -243,9 +243,7 @@ class _Page:
 
     def rect(self, kind: str, area: _Area, style: str) -> None:
         x, y, width, height = area
-        self.add(
-            f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{height}" {style}/>'
-        )
+        self.add(f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{height}" {style}/>')
 
     def words(self, kind: str, x: int, y: int, text: str, extra: str = "") -> None:
         style = f'class="{kind}" x="{x}" y="{y}" {_FONT[kind]}{extra}'

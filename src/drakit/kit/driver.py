@@ -453,9 +453,7 @@ class Driver(Protocol):
         """
         ...
 
-    def enforce(
-        self, container: ContainerView, prepared_claims: PreparedClaims
-    ) -> DesiredResources:
+    def enforce(self, container: ContainerView, prepared_claims: PreparedClaims) -> DesiredResources:
         """The resources that *container* must have now.
 
         Called for a container that is created, and for all others whenever prepared claims change: the

@@ -87,9 +87,7 @@ class Host:
         self.tasks = TaskRunner(lambda task: self.metrics.task_failures.labels(task).inc())
         self.checkpoint = Checkpoint(options.checkpoint_dir(name))
         source = ApiClaimSource(client, self.metrics)
-        self.runtime = RuntimeHost(
-            lambda: self.driver, self.checkpoint, options, self.metrics, source
-        )
+        self.runtime = RuntimeHost(lambda: self.driver, self.checkpoint, options, self.metrics, source)
         self.reconciler_runner = ReconcilerRunner(reconciler or Reconciler(), self, self.tasks)
         self._reconciles = reconciler is not None
         if reconciler is not None:
@@ -355,9 +353,7 @@ class Host:
             HealthReport(
                 pool=pool.name,
                 device=device.name,
-                health=Health.UNHEALTHY
-                if (pool.name, device.name) in unhealthy
-                else Health.HEALTHY,
+                health=Health.UNHEALTHY if (pool.name, device.name) in unhealthy else Health.HEALTHY,
                 updated=now,
                 message=unhealthy.get((pool.name, device.name), ""),
             )
@@ -376,9 +372,7 @@ class Host:
         binding = {} if self.binder is None else {"binding": self.binder.problem}
         return {
             "runtime": self.runtime.problem,
-            "kubelet": None
-            if registered
-            else self.plugin.registration_error or "not registered yet",
+            "kubelet": None if registered else self.plugin.registration_error or "not registered yet",
             "slices": self.publisher.problem,
             "checkpoint": self._not_loaded or self.checkpoint.problem,
             "tasks": self.tasks.problem,
@@ -405,6 +399,4 @@ class Host:
 async def _essential(name: str, work: Coroutine[Any, Any, None]) -> None:
     """Run a task that must not end; if it ends, the process ends."""
     await work
-    raise RuntimeError(
-        f"the {name} task ended without a reason; the driver cannot serve without it"
-    )
+    raise RuntimeError(f"the {name} task ended without a reason; the driver cannot serve without it")

@@ -41,10 +41,7 @@ class CheckResult:
 
 
 def run_checks(
-    discover: Callable[[], Driver],
-    options: HostOptions,
-    node: str,
-    more: Iterable[CheckResult] = (),
+    discover: Callable[[], Driver], options: HostOptions, node: str, more: Iterable[CheckResult] = ()
 ) -> int:
     """Print the results of all checks, *more* first; the exit code is 0 if none failed, else 1."""
     good = True
@@ -55,9 +52,7 @@ def run_checks(
     return 0 if good else 1
 
 
-def findings(
-    discover: Callable[[], Driver], options: HostOptions, node: str
-) -> Iterator[CheckResult]:
+def findings(discover: Callable[[], Driver], options: HostOptions, node: str) -> Iterator[CheckResult]:
     """Run all checks, quick ones first."""
     try:
         driver = discover()
@@ -78,9 +73,7 @@ def check_directories(options: HostOptions, driver: str) -> Iterator[CheckResult
     root = os.path.normpath(options.kubelet_root_dir)
     registry = os.path.join(root, "plugins_registry")
     yield _directory(
-        "kubelet",
-        registry,
-        "is the kubelet installed? If its --root-dir is elsewhere, set kubeletRootDir",
+        "kubelet", registry, "is the kubelet installed? If its --root-dir is elsewhere, set kubeletRootDir"
     )
     plugins = os.path.join(root, "plugins")
     yield _directory("plugin data", plugins, "it must be writable for the driver")
@@ -113,9 +106,7 @@ def check_nri(options: HostOptions) -> CheckResult:
     try:
         mode = os.stat(path).st_mode
         if not stat.S_ISSOCK(mode):
-            return CheckResult(
-                "NRI", "", f"{path} is not a socket", "set nriSocket to the runtime's"
-            )
+            return CheckResult("NRI", "", f"{path} is not a socket", "set nriSocket to the runtime's")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(2)
             probe.connect(path)
@@ -143,9 +134,7 @@ def check_port(options: HostOptions) -> CheckResult:
         try:
             probe.bind((host or "", port))
         except OSError as error:
-            return CheckResult(
-                "health endpoint", "", f"{options.bind_address}: {error}", "set bindAddress"
-            )
+            return CheckResult("health endpoint", "", f"{options.bind_address}: {error}", "set bindAddress")
     return CheckResult("health endpoint", f"{options.bind_address} is available")
 
 
@@ -164,9 +153,7 @@ async def check_api(options: HostOptions, node: str, *, binding: bool) -> list[C
             found = [CheckResult("API server", f"{cluster.origin}: Kubernetes {version}")]
             await client.get(NODES, node)
             found.append(CheckResult("node", f"{node} exists"))
-            found += [
-                await _check_permission(client, *each) for each in _permissions(binding=binding)
-            ]
+            found += [await _check_permission(client, *each) for each in _permissions(binding=binding)]
         except KubeError as error:
             return [CheckResult("API server", "", str(error), "see the message")]
     return found

@@ -121,9 +121,7 @@ async def _serve(program: Program[C], config: C, node: str, discover: Callable[[
         if program.reconciler is not None:
             reconciler = program.reconciler(config, node)
             await reconciler.establish(read_claims(config.checkpoint_dir(program.driver)))
-        host = Host(
-            discover, config, node=node, client=client, gauges=program.gauges, reconciler=reconciler
-        )
+        host = Host(discover, config, node=node, client=client, gauges=program.gauges, reconciler=reconciler)
         watching = asyncio.create_task(watchdog.watch())
         try:
             await host.run()
@@ -157,13 +155,9 @@ def _parser(program: Program[Any]) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"{program.name} {__version__}")
+    parser.add_argument("--dry-run", action="store_true", help="print the ResourceSlices as YAML and exit")
     parser.add_argument(
-        "--dry-run", action="store_true", help="print the ResourceSlices as YAML and exit"
-    )
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="check that this node meets the driver's requirements, and exit",
+        "--check", action="store_true", help="check that this node meets the driver's requirements, and exit"
     )
     parser.add_argument(
         "--print-schema", action="store_true", help="print the configuration's JSON schema and exit"

@@ -62,9 +62,7 @@ class Reconciler:
         *prepared_claims* are those in the checkpoint; what they use must stay available.
         """
 
-    async def provision(
-        self, driver: Driver, claim: PreparedClaim, prepared_claims: PreparedClaims
-    ) -> None:
+    async def provision(self, driver: Driver, claim: PreparedClaim, prepared_claims: PreparedClaims) -> None:
         """Make available what *claim* was assigned, before the claim is written to the checkpoint.
 
         *prepared_claims* do not contain *claim*. Raises :class:`~drakit.kit.driver.RejectedError` if
@@ -72,9 +70,7 @@ class Reconciler:
         seconds at most (the kubelet waits 45 s for all claims of a pod together).
         """
 
-    async def reserve(
-        self, driver: Driver, claim: PreparedClaim, prepared_claims: PreparedClaims
-    ) -> None:
+    async def reserve(self, driver: Driver, claim: PreparedClaim, prepared_claims: PreparedClaims) -> None:
         """Make sure that *claim* could be provisioned, before its pod is bound to the node.
 
         Called only for devices with binding conditions. Afterwards *claim* is among the prepared claims
@@ -109,16 +105,12 @@ class ReconcilerGroup(Reconciler):
         """See :class:`Reconciler`."""
         await self._each(lambda reconciler: reconciler.establish(prepared_claims))
 
-    async def provision(
-        self, driver: Driver, claim: PreparedClaim, prepared_claims: PreparedClaims
-    ) -> None:
+    async def provision(self, driver: Driver, claim: PreparedClaim, prepared_claims: PreparedClaims) -> None:
         """See :class:`Reconciler`."""
         for reconciler in self._reconcilers:
             await reconciler.provision(driver, claim, prepared_claims)
 
-    async def reserve(
-        self, driver: Driver, claim: PreparedClaim, prepared_claims: PreparedClaims
-    ) -> None:
+    async def reserve(self, driver: Driver, claim: PreparedClaim, prepared_claims: PreparedClaims) -> None:
         """See :class:`Reconciler`."""
         for reconciler in self._reconcilers:
             await reconciler.reserve(driver, claim, prepared_claims)
@@ -179,9 +171,7 @@ class ReconciledNode(Protocol):
 class ReconcilerRunner:
     """Serializes and debounces the calls of a reconciler, each with the state at the time of the call."""
 
-    def __init__(
-        self, reconciler: Reconciler, node: ReconciledNode, tasks: TaskRunner | None = None
-    ) -> None:
+    def __init__(self, reconciler: Reconciler, node: ReconciledNode, tasks: TaskRunner | None = None) -> None:
         self._reconciler = reconciler
         self._node = node
         self._tasks = tasks or TaskRunner()
@@ -208,13 +198,9 @@ class ReconcilerRunner:
         """Drop all reservations except those of these claims."""
         self._reserved = {uid: claim for uid, claim in self._reserved.items() if uid in uids}
 
-    def with_reserved(
-        self, prepared_claims: PreparedClaims, *, excluding: str = ""
-    ) -> PreparedClaims:
+    def with_reserved(self, prepared_claims: PreparedClaims, *, excluding: str = "") -> PreparedClaims:
         """*prepared_claims* and the reserved ones, both without the claim *excluding*."""
-        reserved = (
-            claim for uid, claim in self._reserved.items() if uid not in prepared_claims.entries
-        )
+        reserved = (claim for uid, claim in self._reserved.items() if uid not in prepared_claims.entries)
         claims = [each for each in (*prepared_claims, *reserved) if each.uid != excluding]
         return PreparedClaims(claims, prepared_claims.orphaned)
 

@@ -18,13 +18,7 @@ from drakit.cgroups.files import Cgroup, opened
 from drakit.cgroups.values import parse_list
 from drakit.core.cpuset import CpuSet
 
-_SET_MEMPOLICY: Final = {
-    "x86_64": 238,
-    "aarch64": 237,
-    "ppc64le": 261,
-    "s390x": 270,
-    "riscv64": 237,
-}
+_SET_MEMPOLICY: Final = {"x86_64": 238, "aarch64": 237, "ppc64le": 261, "s390x": 270, "riscv64": 237}
 _MPOL_BIND: Final = 2
 
 
@@ -68,11 +62,7 @@ def own_cgroup(proc: str = "/proc") -> str | None:
 
 
 def make_group(
-    root: str,
-    name: str,
-    cpus: CpuSet,
-    mems: CpuSet | None,
-    limits: Mapping[str, str] | None = None,
+    root: str, name: str, cpus: CpuSet, mems: CpuSet | None, limits: Mapping[str, str] | None = None
 ) -> CommandCgroup | None:
     """Create a sibling of the caller's cgroup, limited to *cpus* and *mems*; None if not permitted.
 
@@ -106,9 +96,7 @@ def make_group(
         return None
 
 
-def _set_limits(
-    cgroup: Cgroup, limits: Mapping[str, str], controllers: Sequence[str]
-) -> Iterator[str]:
+def _set_limits(cgroup: Cgroup, limits: Mapping[str, str], controllers: Sequence[str]) -> Iterator[str]:
     """Set the files that exist; yields the others."""
     for file, value in limits.items():
         try:

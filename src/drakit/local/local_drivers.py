@@ -78,8 +78,7 @@ def driver_for(claims: Iterable[ResourceClaim], classes: Iterable[DeviceClass]) 
         for request in claim.spec.devices.requests:
             exact = (request.exactly,) if request.exactly else ()
             found |= {
-                _driver_of(each.device_class_name, known)
-                for each in (*request.first_available, *exact)
+                _driver_of(each.device_class_name, known) for each in (*request.first_available, *exact)
             }
     if found == {CPU_DRIVER, CPUMEM}:
         raise ClaimDriverError(

@@ -42,13 +42,7 @@ from drakit.local import tether
 from drakit.scheduler.allocator.search import ClaimAllocation
 from drakit.scheduler.errors import FatalError
 from drakit.scheduler.explain import NodeReport, report, with_remedies
-from drakit.scheduler.placement import (
-    ClusterSnapshot,
-    NodeResult,
-    SchedulingCycle,
-    check_node,
-    prepare,
-)
+from drakit.scheduler.placement import ClusterSnapshot, NodeResult, SchedulingCycle, check_node, prepare
 
 _TEMPORARY: Final = "/tmp"  # noqa: S108 - what is made there is checked
 NODE_NAME: Final = "localhost"
@@ -111,9 +105,7 @@ def builtin_classes(driver: str) -> dict[str, DeviceClass]:
     if driver == CPUMEM:
         return {made.metadata.name: made for made in (*split_classes(), *combined_classes())}
     selector = DeviceSelector(cel=CelSelector(expression=f'device.driver == "{driver}"'))
-    made = DeviceClass(
-        metadata=ObjectMeta(name=driver), spec=DeviceClassSpec(selectors=(selector,))
-    )
+    made = DeviceClass(metadata=ObjectMeta(name=driver), spec=DeviceClassSpec(selectors=(selector,)))
     return {driver: made}
 
 
@@ -128,9 +120,7 @@ class Taken:
 class LocalNode:
     """The machine as offered by *driver*, with the checkpoint in *directory*."""
 
-    def __init__(
-        self, driver: NodeDriver, directory: str, classes: Iterable[DeviceClass] = ()
-    ) -> None:
+    def __init__(self, driver: NodeDriver, directory: str, classes: Iterable[DeviceClass] = ()) -> None:
         self.driver = driver
         self.checkpoint = Checkpoint(directory)
         self.classes = builtin_classes(driver.name) | {c.metadata.name: c for c in classes}
@@ -174,12 +164,10 @@ class LocalNode:
     ) -> tuple[SchedulingCycle, NodeResult]:
         """The result of kube-scheduler for a pod with *claims*. Raises ``FatalError``."""
         uses = tuple(
-            PodResourceClaim(name=c.metadata.name, resource_claim_name=c.metadata.name)
-            for c in claims
+            PodResourceClaim(name=c.metadata.name, resource_claim_name=c.metadata.name) for c in claims
         )
         pod = Pod(
-            metadata=ObjectMeta(name="command", namespace="default"),
-            spec=PodSpec(resource_claims=uses),
+            metadata=ObjectMeta(name="command", namespace="default"), spec=PodSpec(resource_claims=uses)
         )
         node = Node(metadata=ObjectMeta(name=NODE_NAME))
         cluster = ClusterSnapshot(
@@ -319,9 +307,7 @@ def as_allocated(
         for pick in allocation.picks
     )
     config = [
-        AllocatedConfiguration(
-            source="FromClass", requests=(str(pick.request),), opaque=entry.opaque
-        )
+        AllocatedConfiguration(source="FromClass", requests=(str(pick.request),), opaque=entry.opaque)
         for pick in allocation.picks
         for entry in classes[pick.variant.spec.device_class_name].spec.config
     ] + [

@@ -59,9 +59,7 @@ def _about_machine(driver: NodeDriver) -> Iterator[CheckResult]:
     cpus = driver.cpus
     machine = cpus.machine
     if not machine.cpus:
-        yield CheckResult(
-            "machine", "", "no CPU found", "set sysfsRoot to the directory of sys/ and proc/"
-        )
+        yield CheckResult("machine", "", "no CPU found", "set sysfsRoot to the directory of sys/ and proc/")
         return
     yield CheckResult(
         "machine",
@@ -88,8 +86,7 @@ def _about_reserved_cpus(config: CpuSettings, files: KubeletFiles) -> Iterator[C
     if reserved and not same:
         yield _note(
             "kubelet",
-            f"reservedSystemCPUs is {reserved}, the driver's reservedCPUs "
-            f"{config.reserved_cpus or 'empty'}",
+            f"reservedSystemCPUs is {reserved}, the driver's reservedCPUs {config.reserved_cpus or 'empty'}",
             "set both to the same list: without its CPU manager the kubelet only counts them",
         )
 
@@ -160,8 +157,7 @@ def about_crio(config: HostOptions) -> Iterator[CheckResult]:
     if crio is None:
         return
     yield CheckResult(
-        "runtime",
-        f"CRI-O {crio.release or 'of unknown release'}, cgroup_manager {crio.cgroup_manager}",
+        "runtime", f"CRI-O {crio.release or 'of unknown release'}, cgroup_manager {crio.cgroup_manager}"
     )
     for error in crio.unreadable:
         yield _note("runtime", f"cannot read {error}", "correct the file, or run as root")
@@ -260,8 +256,7 @@ def about_selinux(config: HostOptions, pid: int | None = None) -> Iterator[Check
     if confined:
         yield _note(
             "SELinux",
-            f"the driver runs as {domain}: SELinux normally denies it the NRI socket, CDI specs and "
-            "cgroups",
+            f"the driver runs as {domain}: SELinux normally denies it the NRI socket, CDI specs and cgroups",
             remedy,
         )
     elif domain in _UNCONFINED[:1] or (pid is not None and domain in _UNCONFINED):

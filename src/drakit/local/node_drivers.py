@@ -72,8 +72,7 @@ def _held(path: str) -> CpuSet:
         return CpuSet()  # unprepared meanwhile
     except ValueError as error:
         raise OSError(
-            f"cannot read a Kubernetes driver's record of a claim, so its CPUs are unknown: "
-            f"{path}: {error}"
+            f"cannot read a Kubernetes driver's record of a claim, so its CPUs are unknown: {path}: {error}"
         ) from error
     return entry.exclusive("cpu") if entry.boot_id == boot_id() else CpuSet()
 

@@ -100,9 +100,7 @@ def planned_cpus(
             "/proc (or / on the node itself) shows which"
         )
     try:
-        config = CpuConfig(
-            group_by=_GROUPS[groups.pop()], reserved_cpus=reserved, min_shared_cpus=0
-        )
+        config = CpuConfig(group_by=_GROUPS[groups.pop()], reserved_cpus=reserved, min_shared_cpus=0)
     except ValueError as error:
         raise PlannedCpusError(str(error), "check --reserved-cpus") from None
     return _grouped(cluster, placement, devices, cpu_driver(config, _machine(root or "/")))
@@ -132,10 +130,7 @@ def _existing_claims(
 
 
 def _individual(
-    cluster: ClusterSnapshot,
-    placement: SchedulingResult,
-    devices: dict[str, Device],
-    root: str | None,
+    cluster: ClusterSnapshot, placement: SchedulingResult, devices: dict[str, Device], root: str | None
 ) -> PlannedCpus:
     machine = published_machine(devices.values()) if root is None else _machine(root)
     numbers = {name: cpu_number(device) for name, device in devices.items()}
@@ -145,13 +140,11 @@ def _individual(
         return CpuSet(number for number in found if number is not None)
 
     planned = tuple(
-        ClaimCpus(claim_name(a.claim), cpus(pick.device for pick in a.picks))
-        for a in placement.allocations
+        ClaimCpus(claim_name(a.claim), cpus(pick.device for pick in a.picks)) for a in placement.allocations
     )
     existing = tuple(
         ClaimCpus(
-            claim_name(claim),
-            cpus(r for r in results if r.pool == placement.node and not r.admin_access),
+            claim_name(claim), cpus(r for r in results if r.pool == placement.node and not r.admin_access)
         )
         for claim, results in _existing_claims(cluster, placement)
     )
@@ -162,10 +155,7 @@ def _individual(
 
 
 def _grouped(
-    cluster: ClusterSnapshot,
-    placement: SchedulingResult,
-    devices: dict[str, Device],
-    driver: NodeDriver,
+    cluster: ClusterSnapshot, placement: SchedulingResult, devices: dict[str, Device], driver: NodeDriver
 ) -> PlannedCpus | UnknownCpus:
     difference = _difference(devices, driver)
     if difference:

@@ -51,9 +51,7 @@ def published_machine(devices: Iterable[Device]) -> Machine:
         for number, device in rows
     )
     present = CpuSet(number for number, _ in rows)
-    caches = tuple(
-        Cache(3, "Unified", None, members(llcs, rank)) for rank in sorted(set(llcs.values()))
-    )
+    caches = tuple(Cache(3, "Unified", None, members(llcs, rank)) for rank in sorted(set(llcs.values())))
     return Machine(
         cpus=cpus,
         numa_nodes=(),

@@ -93,9 +93,7 @@ class _CacheReader:
     def _take(self, cpu: int, leader: int, core: CpuSet, index: int) -> bool:
         """Read the cache of *core* that *cpu* has at *index*; false if there is none."""
         place = f"{CPU}/cpu{cpu}/cache/index{index}/"
-        shared = self._reader.cpus_around(
-            cpu, f"/cache/index{index}", "shared_cpu_list", "shared_cpu_map"
-        )
+        shared = self._reader.cpus_around(cpu, f"/cache/index{index}", "shared_cpu_list", "shared_cpu_map")
         if shared is None or (shared and cpu not in shared):
             if shared is None and not self._reader.exists(place):
                 return False
@@ -177,9 +175,7 @@ def parse_size(text: str) -> int | None:
     return None if value is None or value <= 0 else value * unit
 
 
-def _last_levels(
-    reader: Reader, caches: Iterable[Cache], topology: MachineTopology
-) -> tuple[Cache, ...]:
+def _last_levels(reader: Reader, caches: Iterable[Cache], topology: MachineTopology) -> tuple[Cache, ...]:
     """The highest data or unified cache of every CPU, assumed per socket where there is none."""
     last: dict[int, Cache] = {}
     for cache in caches:  # ordered by level: later ones are higher

@@ -77,9 +77,7 @@ def _pmu_cpus(reader: Reader, device: str) -> CpuSet:
     return EMPTY
 
 
-def _by_capacity(
-    reader: Reader, online: CpuSet, capacity: Mapping[int, int]
-) -> dict[int, CoreType]:
+def _by_capacity(reader: Reader, online: CpuSet, capacity: Mapping[int, int]) -> dict[int, CoreType]:
     """The strongest cores are ``p-core``, clearly weaker ones ``e-core``."""
     if not capacity:
         return {}
@@ -89,9 +87,7 @@ def _by_capacity(
         return {}
     for cpu in online:
         if cpu not in capacity:
-            reader.warn_cpu(
-                cpu, "/cpu_capacity", "missing on a machine of two core types: standard"
-            )
+            reader.warn_cpu(cpu, "/cpu_capacity", "missing on a machine of two core types: standard")
     return {cpu: CoreType.EFFICIENCY if cpu in weak else CoreType.PERFORMANCE for cpu in capacity}
 
 

@@ -34,9 +34,7 @@ def read_states(reader: Reader) -> CpuStates:
         reader.warn(f"{CPU}/online", "is empty; read for each CPU instead")
         listed_online = None
     if listed_present is None and directories:
-        reader.warn(
-            f"{CPU}/present", "missing or unusable; every cpuN directory is taken as present"
-        )
+        reader.warn(f"{CPU}/present", "missing or unusable; every cpuN directory is taken as present")
     named = directories | (listed_present or EMPTY) | (listed_online or EMPTY)
     if not named:
         named = listed_online = _from_proc(reader)

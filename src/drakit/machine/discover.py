@@ -52,11 +52,7 @@ def discover(root: str = "/") -> Machine:
 
 
 def _cpus(
-    states: CpuStates,
-    topology: MachineTopology,
-    caches: Caches,
-    nodes: Iterable[NumaNode],
-    types: CoreTypes,
+    states: CpuStates, topology: MachineTopology, caches: Caches, nodes: Iterable[NumaNode], types: CoreTypes
 ) -> Iterator[Cpu]:
     core_of, socket_of = index_by_cpu(topology.cores), index_by_cpu(topology.sockets)
     die_of, cluster_of = index_by_cpu(topology.dies), index_by_cpu(topology.clusters)
@@ -64,9 +60,7 @@ def _cpus(
     node_of = {cpu: node.id for node in nodes for cpu in node.cpus}
     nothing = RawIds()
     online = set(states.online)
-    raw_of = {
-        cpu: topology.raw[leader] for leader, core in topology.leaders.items() for cpu in core
-    }
+    raw_of = {cpu: topology.raw[leader] for leader, core in topology.leaders.items() for cpu in core}
     for cpu in states.known:
         core = core_of.get(cpu)
         siblings = CpuSet([cpu]) if core is None else topology.cores[core]

@@ -71,12 +71,7 @@ def _node(machine: Machine, node: NumaNode) -> Document:
         "memoryUsableBytes": node.usable_bytes,
         "distances": [node.distances.get(other.id) for other in machine.numa_nodes],
         "hugepages": [
-            {
-                "sizeBytes": pool.size_bytes,
-                "total": pool.total,
-                "free": pool.free,
-                "surplus": pool.surplus,
-            }
+            {"sizeBytes": pool.size_bytes, "total": pool.total, "free": pool.free, "surplus": pool.surplus}
             for pool in node.hugepages
         ],
     }

@@ -35,10 +35,7 @@ class CpuInfo:
     @property
     def has_compute_units(self) -> bool:
         """AMD families 15h and 16h, whose cores come in pairs that look like threads."""
-        return self.first.get("vendor_id") == "AuthenticAMD" and self.first.get("cpu family") in (
-            "21",
-            "22",
-        )
+        return self.first.get("vendor_id") == "AuthenticAMD" and self.first.get("cpu family") in ("21", "22")
 
     def ids(self, cpu: int) -> ProcIds:
         """Ids of *cpu*.
@@ -125,9 +122,7 @@ def read_architecture(reader: Reader, cpuinfo: CpuInfo) -> str:
         if key in first and word in first[key]:
             return architecture
     here = os.uname().machine
-    reader.warn(
-        "/proc/cpuinfo", f"does not identify the architecture; assumed {here} as on this machine"
-    )
+    reader.warn("/proc/cpuinfo", f"does not identify the architecture; assumed {here} as on this machine")
     return here
 
 

@@ -26,9 +26,7 @@ class _Meminfo:
     free: int
 
 
-def read_nodes(
-    reader: Reader, states: CpuStates, topology: MachineTopology
-) -> tuple[NumaNode, ...]:
+def read_nodes(reader: Reader, states: CpuStates, topology: MachineTopology) -> tuple[NumaNode, ...]:
     """All nodes; together they contain every online CPU, and offline ones whose node is known."""
     ids = reader.numbered(NODE, "node", _MAX_NODES)
     if not ids:
@@ -93,9 +91,7 @@ class _Members:
             self._reader.warn(f"{place}/cpulist", f"CPUs {unknown} do not exist; ignored")
         twice = listed & self._placed
         if twice:
-            self._reader.warn(
-                f"{place}/cpulist", f"CPUs {twice} are in a lower node too; kept there"
-            )
+            self._reader.warn(f"{place}/cpulist", f"CPUs {twice} are in a lower node too; kept there")
         self._place(node, (listed & self._states.known) - self._placed)
 
     def place_unlisted(self, nodes: Iterable[int]) -> None:
@@ -119,9 +115,7 @@ class _Members:
                 self._place(nodes[0], CpuSet([cpu]))
         for cpu in self._states.online - self._placed:
             node = self._neighbors_node(cpu)
-            self._reader.warn_cpu(
-                cpu, "", f"is in no NUMA node; placed in node {node} by its neighbors"
-            )
+            self._reader.warn_cpu(cpu, "", f"is in no NUMA node; placed in node {node} by its neighbors")
             self._place(node, CpuSet([cpu]))
 
     def _place(self, node: int, cpus: CpuSet) -> None:
@@ -163,9 +157,7 @@ def _parse_meminfo(text: str, prefix: str) -> _Meminfo:
     return _Meminfo(found["MemTotal"], found["MemFree"])
 
 
-def _distances(
-    reader: Reader, node: int, listed: list[int], nodes: Iterable[int]
-) -> dict[int, int]:
+def _distances(reader: Reader, node: int, listed: list[int], nodes: Iterable[int]) -> dict[int, int]:
     """Distances to all nodes. The file has one number per node directory, in ascending order."""
     assumed = {other: _LOCAL if other == node else _REMOTE for other in nodes}
     if len(assumed) == 1:

@@ -22,18 +22,14 @@ class Agreement:
 
 
 def agree_on_cores(
-    claims: Mapping[int, CpuSet | None],
-    cores: Mapping[int, CpuSet],
-    ids: Mapping[int, Hashable | None],
+    claims: Mapping[int, CpuSet | None], cores: Mapping[int, CpuSet], ids: Mapping[int, Hashable | None]
 ) -> Agreement:
     """As :func:`agree` for whole cores; *cores* has their threads by lowest CPU, which reports for all."""
     sound = _sound_partition(claims, cores)
     if sound is not None:
         return Agreement(sound, EMPTY)
     leaders = CpuSet(claims)
-    result = agree(
-        {cpu: None if claim is None else claim & leaders for cpu, claim in claims.items()}, ids
-    )
+    result = agree({cpu: None if claim is None else claim & leaders for cpu, claim in claims.items()}, ids)
     groups = tuple(CpuSet.union(cores[cpu] for cpu in group) for group in result.groups)
     return Agreement(groups, result.disputed)
 
@@ -93,9 +89,7 @@ def agree(claims: Mapping[int, CpuSet | None], ids: Mapping[int, Hashable | None
     disputed = sum(members for members, claim in reported if claim not in found)
     groups += settled
     _place_silent(silent, groups, ids)
-    return Agreement(
-        tuple(CpuSet.from_mask(group.members) for group in groups), CpuSet.from_mask(disputed)
-    )
+    return Agreement(tuple(CpuSet.from_mask(group.members) for group in groups), CpuSet.from_mask(disputed))
 
 
 def _sibling_sets(claims: Mapping[int, CpuSet | None]) -> list[_SiblingSet]:
@@ -131,9 +125,7 @@ def _merge(sets: list[_SiblingSet]) -> list[_SiblingSet]:
     return groups
 
 
-def _place_silent(
-    silent: CpuSet, groups: list[_SiblingSet], ids: Mapping[int, Hashable | None]
-) -> None:
+def _place_silent(silent: CpuSet, groups: list[_SiblingSet], ids: Mapping[int, Hashable | None]) -> None:
     """Add CPUs without a report to *groups*."""
     by_id: dict[Hashable, _SiblingSet] = {}
     naming: dict[int, list[_SiblingSet]] = {}

@@ -14,13 +14,10 @@ _ROOT: Final = re.compile(r"pci([0-9a-f]{4,8}:[0-9a-f]{2})")
 _DEVICE: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
-def read_pci_roots(
-    reader: Reader, online: CpuSet, nodes: Iterable[NumaNode]
-) -> tuple[PciRoot, ...]:
+def read_pci_roots(reader: Reader, online: CpuSet, nodes: Iterable[NumaNode]) -> tuple[PciRoot, ...]:
     """All host bridges, by name. On a machine without PCI there are none."""
     return tuple(
-        _read_root(reader, place, online, list(nodes))
-        for _, place in sorted(_places(reader).items())
+        _read_root(reader, place, online, list(nodes)) for _, place in sorted(_places(reader).items())
     )
 
 
@@ -30,11 +27,7 @@ def _places(reader: Reader) -> dict[str, str]:
     They are directly below ``/sys/devices`` with ACPI, below a platform device with a device tree,
     below a PCI device for Intel VMD.
     """
-    places = {
-        name: f"/sys/devices/{name}"
-        for name in reader.names("/sys/devices")
-        if _ROOT.fullmatch(name)
-    }
+    places = {name: f"/sys/devices/{name}" for name in reader.names("/sys/devices") if _ROOT.fullmatch(name)}
     for bus in reader.names("/sys/class/pci_bus"):
         target = reader.link(f"/sys/class/pci_bus/{bus}") or ""
         inside = target.partition("devices/")[2]

@@ -142,9 +142,7 @@ class Reader:
 
     def cpu_mask(self, path: str) -> CpuSet | None:
         """A set of CPUs in mask format, a leading ``0x`` allowed."""
-        return self._cpu_set(
-            path, "mask", lambda text: CpuSet.parse_mask(text.strip().removeprefix("0x"))
-        )
+        return self._cpu_set(path, "mask", lambda text: CpuSet.parse_mask(text.strip().removeprefix("0x")))
 
     def _cpu_set(self, path: str, form: str, parse: Callable[[str], CpuSet]) -> CpuSet | None:
         text = self.text(path)

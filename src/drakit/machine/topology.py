@@ -70,9 +70,7 @@ def read_topology(reader: Reader, online: CpuSet, cpuinfo: CpuInfo) -> MachineTo
     sockets = survey.sockets(leaders, raw)
     socket_of = {cpu: socket for socket in sockets for cpu in socket}
     dies = survey.inner("die", _DIE, leaders, {k: r.die for k, r in raw.items()}, socket_of)
-    clusters = survey.inner(
-        "cluster", _CLUSTER, leaders, {k: r.cluster for k, r in raw.items()}, socket_of
-    )
+    clusters = survey.inner("cluster", _CLUSTER, leaders, {k: r.cluster for k, r in raw.items()}, socket_of)
     return MachineTopology(cores, sockets, dies, clusters, raw, leaders)
 
 
@@ -175,9 +173,7 @@ class _TopologyReader:
             by_id.setdefault(self._id(f"{CPU}/cpu{cpu}/topology/core_id"), []).append(cpu)
         return (CpuSet(cpus) for cpus in by_id.values())
 
-    def sockets(
-        self, leaders: Mapping[int, CpuSet], raw: Mapping[int, RawIds]
-    ) -> tuple[CpuSet, ...]:
+    def sockets(self, leaders: Mapping[int, CpuSet], raw: Mapping[int, RawIds]) -> tuple[CpuSet, ...]:
         """Sockets; CPUs without this file are all in one socket, unless their ids differ."""
         ids = {leader: raw[leader].socket for leader in leaders}
         claims = self._claims(_SOCKET, ids)
@@ -193,9 +189,7 @@ class _TopologyReader:
         self._warn_about_equal_sockets(result.groups, raw)
         return ranked(result.groups)
 
-    def _warn_about_equal_sockets(
-        self, sockets: Iterable[CpuSet], raw: Mapping[int, RawIds]
-    ) -> None:
+    def _warn_about_equal_sockets(self, sockets: Iterable[CpuSet], raw: Mapping[int, RawIds]) -> None:
         """Two sockets with one id: seen where ``core_siblings`` stops at a NUMA node (Linux 3.10)."""
         seen: dict[int, CpuSet] = {}
         for socket in sockets if self._info.is_x86 else ():

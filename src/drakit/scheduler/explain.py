@@ -31,13 +31,7 @@ from drakit.scheduler.placement import (
     claims_allocated_elsewhere,
     examine,
 )
-from drakit.scheduler.remedies import (
-    Change,
-    find_remedies,
-    fits_with,
-    holder_name,
-    without_constraint,
-)
+from drakit.scheduler.remedies import Change, find_remedies, fits_with, holder_name, without_constraint
 from drakit.scheduler.requests import Variant, claim_name
 
 _KINDS: Final = {
@@ -139,9 +133,7 @@ def _request(node_devices: NodeDevices, variant: Variant, claim: str) -> Request
     return RequestReport(claim, str(variant.name), wanted, tuple(suitable), groups, words)
 
 
-def device_rejection(
-    node_devices: NodeDevices, variant: Variant, at: int
-) -> tuple[str, str] | None:
+def device_rejection(node_devices: NodeDevices, variant: Variant, at: int) -> tuple[str, str] | None:
     """The kind and text of the reason that excludes a device from a request, if any."""
     candidate = node_devices.candidates[at]
     verdict = node_devices.verdict(variant, at)
@@ -183,10 +175,7 @@ def _current_shortage(
                 if counter.value.nanos > have:
                     free = Quantity.from_nanos(have, counter.value.family)
                     counter_name = f"{consumed.counter_set}/{name}"
-                    return (
-                        "counter",
-                        f"needs {counter.value} of counter {counter_name}, {free} is free",
-                    )
+                    return ("counter", f"needs {counter.value} of counter {counter_name}, {free} is free")
     return None
 
 
@@ -230,10 +219,7 @@ def values_seen(expression: str, candidate: Candidate) -> list[str]:
 
 
 def _findings(
-    cycle: SchedulingCycle,
-    node_devices: NodeDevices,
-    requests: tuple[RequestReport, ...],
-    answer: NodeResult,
+    cycle: SchedulingCycle, node_devices: NodeDevices, requests: tuple[RequestReport, ...], answer: NodeResult
 ) -> Iterator[str]:
     if answer.fatal:
         failed = next((g for r in requests for g in r.rejections if g.kind == "error"), None)
@@ -283,9 +269,7 @@ def _shortfall(r: RequestReport) -> str:
     counts: dict[str, int] = {}
     for group in r.rejections:
         counts[group.kind] = counts.get(group.kind, 0) + len(group.devices)
-    parts = (
-        f"{n} device{'s' if n > 1 else ''} {_KINDS[kind][n > 1]}" for kind, n in counts.items()
-    )
+    parts = (f"{n} device{'s' if n > 1 else ''} {_KINDS[kind][n > 1]}" for kind, n in counts.items())
     return f"{text}: {', '.join(parts)}"
 
 

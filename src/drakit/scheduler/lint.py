@@ -98,8 +98,7 @@ def lint_pod(pod: Pod) -> Iterator[LintFinding]:
             yield _finding("unused-claim", message, f"name: {entry.name}", name=entry.name)
     for name in sorted(used - declared):
         message = (
-            f"a container of pod {pod.metadata.name} uses claim {name!r}, which is not in "
-            "spec.resourceClaims"
+            f"a container of pod {pod.metadata.name} uses claim {name!r}, which is not in spec.resourceClaims"
         )
         yield _finding("undeclared-claim", message, name)
 
@@ -123,8 +122,7 @@ def lint_claim(claim: DeviceClaim, published: Published) -> Iterator[LintFinding
     least = sum(_fewest(request) for request in claim.requests)
     if least > MAX_ALLOCATION_RESULTS:
         message = (
-            f"the claim requests at least {least} devices; a claim can have at most "
-            f"{MAX_ALLOCATION_RESULTS}"
+            f"the claim requests at least {least} devices; a claim can have at most {MAX_ALLOCATION_RESULTS}"
         )
         yield _finding("too-many-devices", message, "count:")
     for request in claim.requests:
@@ -193,10 +191,7 @@ def _lint_constraint(
     known |= {name for request in claim.requests for name, _ in request_specs(request)}
     for name in constraint.requests:
         if name not in known:
-            message = (
-                f"the constraint on {attribute} names request {name!r}, which the claim does not "
-                "have"
-            )
+            message = f"the constraint on {attribute} names request {name!r}, which the claim does not have"
             yield _finding("unknown-request", message, name, known=", ".join(sorted(known)))
     if "/" not in attribute:
         message = f"the constraint attribute {attribute!r} has no domain"

@@ -57,14 +57,10 @@ def _requirement_holds(requirement: NodeSelectorRequirement, value: str | None) 
                 return False
             greater = int(value) > int(values[0])
             return greater if requirement.operator == "Gt" else int(value) < int(values[0])
-    raise FatalError(
-        f"failed to parse node selector: {requirement.operator!r} is not a valid operator"
-    )
+    raise FatalError(f"failed to parse node selector: {requirement.operator!r} is not a valid operator")
 
 
-def node_matches(
-    node: Node, node_name: str, all_nodes: bool, selector: NodeSelector | None
-) -> bool:
+def node_matches(node: Node, node_name: str, all_nodes: bool, selector: NodeSelector | None) -> bool:
     """Whether *node* can use devices with this node selection."""
     if node_name:
         return node.metadata.name == node_name
@@ -133,9 +129,7 @@ def _requests(container: PodContainer) -> dict[str, Quantity]:
 
 
 def _combine(
-    into: dict[str, Quantity],
-    more: dict[str, Quantity],
-    join: Callable[[Quantity, Quantity], Quantity],
+    into: dict[str, Quantity], more: dict[str, Quantity], join: Callable[[Quantity, Quantity], Quantity]
 ) -> None:
     for name, amount in more.items():
         into[name] = join(into[name], amount) if name in into else amount

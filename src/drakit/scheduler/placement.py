@@ -23,12 +23,7 @@ from drakit.core.objects import (
 from drakit.core.pods import Node, Pod
 from drakit.core.quantity import Quantity
 from drakit.scheduler.allocator.node_devices import InUse, NodeDevices
-from drakit.scheduler.allocator.search import (
-    AllocationFound,
-    AllocationImpossible,
-    ClaimAllocation,
-    allocate,
-)
+from drakit.scheduler.allocator.search import AllocationFound, AllocationImpossible, ClaimAllocation, allocate
 from drakit.scheduler.cel.errors import CelCompileError
 from drakit.scheduler.cel.selector import rejection
 from drakit.scheduler.errors import FatalError, SearchLimitError
@@ -142,9 +137,7 @@ def prepare(cluster: ClusterSnapshot, pod: Pod) -> SchedulingCycle:
     scheduling.requested = _requested_by_node(cluster.pods, pod)
     classes = {c.metadata.name: c for c in cluster.classes}
     pending = [c for c in claims if c.status.allocation is None]
-    scheduling.blocked = (
-        _deleting(claims) or _fully_reserved(claims, pod) or _missing_class(pending, classes)
-    )
+    scheduling.blocked = _deleting(claims) or _fully_reserved(claims, pod) or _missing_class(pending, classes)
     if not scheduling.blocked:
         try:
             scheduling.plans = plan_claims(pending, classes)
@@ -181,9 +174,7 @@ def choose(scheduling: SchedulingCycle, answers: tuple[NodeResult, ...]) -> Sche
         reason = _summary(answers)
         return SchedulingResult(False, None, reason, answers, claims=scheduling.claims)
     best = max(fitting, key=lambda answer: answer.score)
-    return SchedulingResult(
-        True, best.name, "", answers, best.allocations, claims=scheduling.claims
-    )
+    return SchedulingResult(True, best.name, "", answers, best.allocations, claims=scheduling.claims)
 
 
 def _summary(answers: tuple[NodeResult, ...]) -> str:
@@ -368,9 +359,7 @@ def _tainted(entry: ResourceSlice, rules: tuple[DeviceTaintRule, ...]) -> Resour
     return structs.replace(entry, spec=structs.replace(spec, devices=tuple(devices)))
 
 
-def _rule_matches(
-    selector: DeviceTaintSelector | None, driver: str, pool: str, device: str
-) -> bool:
+def _rule_matches(selector: DeviceTaintSelector | None, driver: str, pool: str, device: str) -> bool:
     if selector is None:
         return False
     return (

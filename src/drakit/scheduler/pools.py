@@ -72,9 +72,7 @@ class SliceIndex:
         """Cached texts of the explanation by values; thousands of devices share one."""
         for entry in slices:
             self.by_pool.setdefault(_pool_id(entry), []).append(entry)
-            everywhere = (
-                release.scheduler.counter_slices_on_every_node and entry.spec.shared_counters
-            )
+            everywhere = release.scheduler.counter_slices_on_every_node and entry.spec.shared_counters
             if entry.spec.node_name and not everywhere:
                 self._by_node.setdefault(entry.spec.node_name, []).append(entry)
             else:
@@ -111,9 +109,7 @@ class SliceIndex:
         if spec.shared_counters and self.release.scheduler.counter_slices_on_every_node:
             return True
         if spec.node_name or spec.all_nodes or spec.node_selector is not None:
-            return node_matches(
-                node, spec.node_name or "", bool(spec.all_nodes), spec.node_selector
-            )
+            return node_matches(node, spec.node_name or "", bool(spec.all_nodes), spec.node_selector)
         if spec.per_device_node_selection:
             return any(device_matches(device, node) for device in spec.devices)
         return False
@@ -166,10 +162,7 @@ def _add_newest(pools: dict[PoolId, list[ResourceSlice]], entry: ResourceSlice) 
 
 
 def _assemble(
-    pool: PoolId,
-    slices: list[ResourceSlice],
-    everything: list[ResourceSlice],
-    release: KubernetesRelease,
+    pool: PoolId, slices: list[ResourceSlice], everything: list[ResourceSlice], release: KubernetesRelease
 ) -> PoolView:
     here = sorted(slices, key=lambda entry: entry.metadata.name)
     names = {entry.metadata.name for entry in here}

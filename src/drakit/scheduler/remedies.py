@@ -224,9 +224,7 @@ def _free_devices(context: _Context) -> Iterator[Change]:
                 holders[claim_name(claim)] = claim
     allocated = [c for c in context.cycle.cluster.claims if c.status.allocation is not None]
     for name, holder in islice(holders.items(), _MAX_HOLDERS):
-        rest = InUse.of(
-            (c for c in allocated if claim_name(c) != name), context.node_devices.release
-        )
+        rest = InUse.of((c for c in allocated if claim_name(c) != name), context.node_devices.release)
         yield Change(f"free the devices of {holder_name(holder)}", in_use=rest)
 
 

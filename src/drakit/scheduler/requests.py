@@ -6,13 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from drakit.core.objects import (
-    DeviceClass,
-    DeviceRequest,
-    ExactRequest,
-    ResourceClaim,
-    SubRequest,
-)
+from drakit.core.objects import DeviceClass, DeviceRequest, ExactRequest, ResourceClaim, SubRequest
 from drakit.scheduler.allocator.constraints import RequestName
 from drakit.scheduler.errors import FatalError
 
@@ -78,10 +72,7 @@ def claim_name(claim: ResourceClaim) -> str:
     return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
 
 
-def plan_claims(
-    claims: Iterable[ResourceClaim],
-    classes: Mapping[str, DeviceClass],
-) -> tuple[ClaimPlan, ...]:
+def plan_claims(claims: Iterable[ResourceClaim], classes: Mapping[str, DeviceClass]) -> tuple[ClaimPlan, ...]:
     """Resolve the requests of all claims. Raises :class:`FatalError` if one is not supported."""
     numbers = iter(range(1 << 30))
     plans: list[ClaimPlan] = []
@@ -91,9 +82,7 @@ def plan_claims(
             specs: tuple[RequestSpec, ...] = request.first_available
             if not specs:
                 specs = (request.exactly or ExactRequest(),)
-            variants = tuple(
-                _variant(claim, request, spec, classes, next(numbers)) for spec in specs
-            )
+            variants = tuple(_variant(claim, request, spec, classes, next(numbers)) for spec in specs)
             requests.append(RequestPlan(request, variants))
         plans.append(ClaimPlan(claim, tuple(requests)))
     return tuple(plans)

@@ -268,9 +268,7 @@ class FakeApiServer:
 
     # -- faults ----------------------------------------------------------------------------------
 
-    def plan(
-        self, fault: Fault, *, times: int = 1, when: Callable[[Seen], bool] = lambda _: True
-    ) -> None:
+    def plan(self, fault: Fault, *, times: int = 1, when: Callable[[Seen], bool] = lambda _: True) -> None:
         """Inject *fault* into the next *times* requests that match *when*."""
         self._planned.append(_Planned(fault, times, when))
 
@@ -334,9 +332,7 @@ class FakeApiServer:
             if not connection.next_cycle():
                 return
 
-    async def _respond(
-        self, seen: Seen, connection: _ServerConnection, fault: Fault | None
-    ) -> bool:
+    async def _respond(self, seen: Seen, connection: _ServerConnection, fault: Fault | None) -> bool:
         """Execute a request and respond; returns whether a response was sent."""
         try:
             self._authorize(seen)
@@ -402,9 +398,7 @@ class FakeApiServer:
         finally:
             self._notify()
 
-    def _perform(
-        self, seen: Seen, kind: ResourceKind, key: Key, subresource: str
-    ) -> tuple[int, Document]:
+    def _perform(self, seen: Seen, kind: ResourceKind, key: Key, subresource: str) -> tuple[int, Document]:
         if seen.verb == "list":
             return 200, self._list(seen, kind, key[1])
         if seen.verb == "get":
@@ -466,9 +460,7 @@ class FakeApiServer:
         if how == "application/apply-patch+yaml":
             manager = seen.query.get("fieldManager")
             if not manager:
-                raise RequestError(
-                    422, "Invalid", "fieldManager: Required value: is required for apply"
-                )
+                raise RequestError(422, "Invalid", "fieldManager: Required value: is required for apply")
             force = seen.query.get("force") == "true"
             return self.table.apply(kind, key, body, manager, subresource=subresource, force=force)
         if how != "application/merge-patch+json":
@@ -542,9 +534,7 @@ class _Watch:
             try:
                 for happening in list(self._table.since(position)):
                     position = happening.revision
-                    if event := self._event(
-                        happening.key, happening.before, happening.after, position
-                    ):
+                    if event := self._event(happening.key, happening.before, happening.after, position):
                         yield event
             except RequestError as rejection:
                 yield {"type": "ERROR", "object": rejection.status()}
@@ -663,9 +653,7 @@ def _parts(path: str) -> list[str]:
 def _route(path: str) -> tuple[ResourceKind, str, str, str]:
     """Kind, namespace, name and subresource of a path; raises 404 for an unknown one."""
     parts = _parts(path)
-    group, rest = (
-        ("", parts[2:]) if parts[0] == "api" else (parts[1] if parts[1:] else "", parts[3:])
-    )
+    group, rest = ("", parts[2:]) if parts[0] == "api" else (parts[1] if parts[1:] else "", parts[3:])
     version = parts[1] if parts[0] == "api" and parts[1:] else (parts[2] if parts[2:] else "")
     namespace = ""
     if rest[:1] == ["namespaces"] and len(rest) > 2:

@@ -80,9 +80,7 @@ def _copied(value: Any) -> Any:
 # -- validating -----------------------------------------------------------------------------------------
 
 
-def validate_slice(
-    spec: Document, stored: Document | None, release: KubernetesRelease
-) -> list[Problem]:
+def validate_slice(spec: Document, stored: Document | None, release: KubernetesRelease) -> list[Problem]:
     """Everything that *release* finds wrong with a slice."""
     problems = list(_slice_problems(spec, release.slice_limits))
     if stored is not None:

@@ -25,9 +25,7 @@ _EPOCH: Final = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 class RequestError(Exception):
     """A request that fails with a ``Status``."""
 
-    def __init__(
-        self, code: int, reason: str, message: str, details: Document | None = None
-    ) -> None:
+    def __init__(self, code: int, reason: str, message: str, details: Document | None = None) -> None:
         super().__init__(message)
         self.code = code
         self.reason = reason
@@ -147,34 +145,25 @@ class ObjectTable:
     def since(self, revision: int) -> Iterator[CommittedChange]:
         """The changes after *revision*; raises 410 when they are compacted."""
         if revision < self.compacted:
-            raise RequestError(
-                410, "Expired", f"too old resource version: {revision} ({self.compacted})"
-            )
+            raise RequestError(410, "Expired", f"too old resource version: {revision} ({self.compacted})")
         return (item for item in self.history if item.revision > revision)
 
     # -- writing --------------------------------------------------------------------------------
 
-    def create(
-        self, kind: ResourceKind, namespace: str, body: Document, *, keep: bool = True
-    ) -> Document:
+    def create(self, kind: ResourceKind, namespace: str, body: Document, *, keep: bool = True) -> Document:
         """Create an object; *keep* false validates only (dry run)."""
         document = copied(body)
         metadata = document.setdefault("metadata", {})
         if not metadata.get("name"):
             base = metadata.get("generateName") or ""
             if not base:
-                raise RequestError(
-                    422, "Invalid", "metadata.name: Required value: name or generateName"
-                )
+                raise RequestError(422, "Invalid", "metadata.name: Required value: name or generateName")
             letters = "".join(self._random.choice(_SUFFIX_LETTERS) for _ in range(5))
             metadata["name"] = base[:_LONGEST_BASE] + letters
         key = (kind.plural, namespace, metadata["name"])
         if key in self._objects:
             raise RequestError(
-                409,
-                "AlreadyExists",
-                f'{kind.qualified} "{key[2]}" already exists',
-                {"name": key[2]},
+                409, "AlreadyExists", f'{kind.qualified} "{key[2]}" already exists', {"name": key[2]}
             )
         if namespace:
             metadata["namespace"] = namespace
@@ -190,9 +179,7 @@ class ObjectTable:
             self._commit(key, None, document)
         return document
 
-    def update(
-        self, kind: ResourceKind, key: Key, body: Document, *, subresource: str = ""
-    ) -> Document:
+    def update(self, kind: ResourceKind, key: Key, body: Document, *, subresource: str = "") -> Document:
         """Replace an object, or only its status, under the version it carries."""
         stored = self.get(key)
         document = copied(body)
@@ -217,23 +204,14 @@ class ObjectTable:
             return stored  # a write that changes nothing makes no new version
         if kind.has_generation and document.get("spec") != stored.get("spec"):
             document["metadata"]["generation"] = stored["metadata"].get("generation", 1) + 1
-        if stored["metadata"].get("deletionTimestamp") and not document["metadata"].get(
-            "finalizers"
-        ):
+        if stored["metadata"].get("deletionTimestamp") and not document["metadata"].get("finalizers"):
             self._commit(key, stored, None)
             return document
         self._commit(key, stored, document)
         return document
 
     def apply(
-        self,
-        kind: ResourceKind,
-        key: Key,
-        body: Document,
-        manager: str,
-        *,
-        subresource: str,
-        force: bool,
+        self, kind: ResourceKind, key: Key, body: Document, manager: str, *, subresource: str, force: bool
     ) -> Document:
         """Server-side apply, reduced to one rule: a manager owns the leaves it last applied."""
         wanted = {k: v for k, v in body.items() if k not in ("apiVersion", "kind")}
@@ -245,9 +223,7 @@ class ObjectTable:
         if stored is None:
             if subresource:
                 self.get(key)
-            stored = self.create(
-                kind, key[1], copied(body) | {"metadata": metadata | {"name": key[2]}}
-            )
+            stored = self.create(kind, key[1], copied(body) | {"metadata": metadata | {"name": key[2]}})
         self._check_owners(kind, key, wanted, manager, force=force)
         previous = self._applied.get((key, manager), {})
         changed = _merge(_without(copied(stored), previous, wanted), wanted)
@@ -261,25 +237,19 @@ class ObjectTable:
         for (other_key, other), applied in self._applied.items():
             if other_key != key or other == manager:
                 continue
-            fought = [
-                path for path, value in _leaves(applied) if path in mine and mine[path] != value
-            ]
+            fought = [path for path, value in _leaves(applied) if path in mine and mine[path] != value]
             if fought and not force:
                 raise _conflict(kind, key, f'conflict with "{other}": {".".join(fought[0])}')
             for path in fought:
                 _forget(applied, path)
 
-    def delete(
-        self, kind: ResourceKind, key: Key, preconditions: Document | None = None
-    ) -> Document:
+    def delete(self, kind: ResourceKind, key: Key, preconditions: Document | None = None) -> Document:
         """Delete an object, or mark it when finalizers hold it."""
         stored = self.get(key)
         for field in ("uid", "resourceVersion"):
             wanted = (preconditions or {}).get(field)
             if wanted and wanted != stored["metadata"][field]:
-                raise _conflict(
-                    kind, key, f"Precondition failed: {field} in precondition: {wanted}"
-                )
+                raise _conflict(kind, key, f"Precondition failed: {field} in precondition: {wanted}")
         if stored["metadata"].get("finalizers"):
             if not stored["metadata"].get("deletionTimestamp"):
                 marked = copied(stored)
@@ -343,9 +313,7 @@ class ObjectSelector:
     labels: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def parse(
-        cls, plural: str, fields: str, labels: str, release: KubernetesRelease
-    ) -> ObjectSelector:
+    def parse(cls, plural: str, fields: str, labels: str, release: KubernetesRelease) -> ObjectSelector:
         """Read ``a=b,c!=d``; raises 400 for a field this kind cannot be selected by."""
         known = ("metadata.name", "metadata.namespace", *_SELECTABLE.get(plural, ()))
         conditions = []

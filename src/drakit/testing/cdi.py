@@ -86,9 +86,7 @@ def load_spec(path: str) -> Spec:
         raise CdiError(f"not valid YAML: {error}") from error
 
 
-def _read_directory(
-    directory: str, devices: dict[str, ResolvedDevice], problems: dict[str, str]
-) -> None:
+def _read_directory(directory: str, devices: dict[str, ResolvedDevice], problems: dict[str, str]) -> None:
     try:
         names = sorted(os.listdir(directory))
     except FileNotFoundError:

@@ -59,9 +59,7 @@ class FakeContainer:
 
     def change(self, resources: Resources) -> None:
         """Set limits, as the runtime would in the kernel."""
-        self.value = msgspec.structs.replace(
-            self.value, resources=resources.over(self.value.resources)
-        )
+        self.value = msgspec.structs.replace(self.value, resources=resources.over(self.value.resources))
         self.write_cgroup()
 
     def forget_updates(self) -> None:

@@ -27,20 +27,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from drakit.core.objects import ResourceClaim
-from drakit.testing.kubelet_claims import (
-    ClaimInfo,
-    cached_device,
-    read_checkpoint,
-    write_checkpoint,
-)
+from drakit.testing.kubelet_claims import ClaimInfo, cached_device, read_checkpoint, write_checkpoint
 from drakit.testing.kubelet_connection import CALL_FAILURES
-from drakit.testing.kubelet_plugin_manager import (
-    QUICK,
-    RELEASES,
-    PluginManager,
-    RegisteredPlugin,
-    Timing,
-)
+from drakit.testing.kubelet_plugin_manager import QUICK, RELEASES, PluginManager, RegisteredPlugin, Timing
 
 __all__ = [
     "QUICK",
@@ -308,9 +297,7 @@ class FakeKubelet:
         write_checkpoint(self._checkpoint, self._claims.values())
         return Running(pod, self.cdi_devices(pod.uid))
 
-    def _check(
-        self, pod: FakePod, pod_claim: PodClaim, document: ResourceClaim | None
-    ) -> ClaimInfo:
+    def _check(self, pod: FakePod, pod_claim: PodClaim, document: ResourceClaim | None) -> ClaimInfo:
         """All checks before a driver is called."""
         name = f"{pod.namespace}/{pod_claim.claim}"
         if document is None:
@@ -359,20 +346,14 @@ class FakeKubelet:
         )
 
     async def _call(
-        self,
-        driver: str,
-        method: str,
-        infos: list[ClaimInfo],
-        failure: Callable[[str], PodStuckError],
+        self, driver: str, method: str, infos: list[ClaimInfo], failure: Callable[[str], PodStuckError]
     ) -> Any:
         """Call *method* for *infos*; raises *failure* unless the response is right for all of them."""
         endpoint = self.plugins.pick(driver)
         if endpoint is None:
             raise failure(f"DRA driver {driver} is not registered")
         names = {info.uid: info.name for info in infos}
-        self.calls.append(
-            DriverCall(method, driver, endpoint.service, endpoint.api, uids=tuple(names))
-        )
+        self.calls.append(DriverCall(method, driver, endpoint.service, endpoint.api, uids=tuple(names)))
         claims = [(info.namespace, info.name, info.uid) for info in infos]
         try:
             response = await endpoint.call(method, claims, self._timing.call)
@@ -430,9 +411,7 @@ def _by_driver(infos: Iterable[ClaimInfo], operation: str) -> Iterator[tuple[str
     infos = list(infos)
     for driver in dict.fromkeys(driver for info in infos for driver in info.drivers):
         wanted = [
-            info
-            for info in infos
-            if driver in info.drivers and (driver, operation) not in info.skipped
+            info for info in infos if driver in info.drivers and (driver, operation) not in info.skipped
         ]
         if wanted:
             yield driver, wanted

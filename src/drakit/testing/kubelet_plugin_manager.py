@@ -98,9 +98,7 @@ RELEASES: Final = {
     "1.33": KubeletRelease(("v1beta1.DRAPlugin",), (), trusts_advertised=True),
     "1.34": KubeletRelease(tuple(_CLAIMS), (), trusts_advertised=True),
     "1.35": KubeletRelease(tuple(_CLAIMS), (), trusts_advertised=True),
-    "1.36": KubeletRelease(
-        tuple(_CLAIMS), ("v1alpha1.DRAResourceHealth",), trusts_advertised=False
-    ),
+    "1.36": KubeletRelease(tuple(_CLAIMS), ("v1alpha1.DRAResourceHealth",), trusts_advertised=False),
     "1.37": KubeletRelease(tuple(_CLAIMS), tuple(_HEALTH), trusts_advertised=True),
     "1.38": KubeletRelease(tuple(_CLAIMS), tuple(_HEALTH), trusts_advertised=True),
 }
@@ -165,11 +163,7 @@ class PluginManager:
     """The registered drivers; *wipe* is called with a driver that has no connection any more."""
 
     def __init__(
-        self,
-        registry_dir: str,
-        timing: Timing,
-        release: KubeletRelease,
-        wipe: Callable[[str], object],
+        self, registry_dir: str, timing: Timing, release: KubeletRelease, wipe: Callable[[str], object]
     ) -> None:
         self.endpoints: list[RegisteredPlugin] = []
         self.changed = Signal()
@@ -313,9 +307,7 @@ class PluginManager:
     async def _notify(self, channel: Channel, *, accepted: bool, error: str) -> None:
         pb = pluginregistration_pb2
         status = pb.RegistrationStatus(plugin_registered=accepted, error=error)
-        call = _registration(
-            channel, "NotifyRegistrationStatus", status, pb.RegistrationStatusResponse
-        )
+        call = _registration(channel, "NotifyRegistrationStatus", status, pb.RegistrationStatusResponse)
         await call(self._timing.notify)
 
     def _accept(self, info: Any, socket: str) -> RegisteredPlugin:
@@ -331,9 +323,7 @@ class PluginManager:
             )
         service = info.endpoint or socket
         if any((e.driver, e.service) == (info.name, service) for e in self.endpoints):
-            raise RegistrationRejectedError(
-                f"endpoint {service} already registered for plugin {info.name}"
-            )
+            raise RegistrationRejectedError(f"endpoint {service} already registered for plugin {info.name}")
         endpoint = RegisteredPlugin(
             driver=info.name,
             socket=socket,
@@ -437,9 +427,7 @@ class PluginManager:
         self.changed.fire()
 
 
-def _registration(
-    channel: Channel, method: str, request: Any, response: type[Any]
-) -> Callable[[float], Any]:
+def _registration(channel: Channel, method: str, request: Any, response: type[Any]) -> Callable[[float], Any]:
     path = f"/pluginregistration.Registration/{method}"
     call = UnaryUnaryMethod(channel, path, type(request), response)
     return lambda seconds: call(request, timeout=seconds)

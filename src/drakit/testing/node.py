@@ -15,12 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from drakit.core.objects import (
-    DeviceRequestAllocationResult,
-    ResourceClaim,
-    from_builtins,
-    to_builtins,
-)
+from drakit.core.objects import DeviceRequestAllocationResult, ResourceClaim, from_builtins, to_builtins
 from drakit.kit.config.options import HostOptions
 from drakit.kit.driver import Discover
 from drakit.kit.host import DriverGauges, Host
@@ -137,9 +132,7 @@ class SimulatedNode:
     ) -> Host:
         """A host for this node, to be run by the caller; *options* come from :meth:`settings`."""
         client = Client(self.api.cluster())
-        return Host(
-            discover, options, node=self.name, client=client, gauges=gauges, reconciler=reconciler
-        )
+        return Host(discover, options, node=self.name, client=client, gauges=gauges, reconciler=reconciler)
 
     # -- claims and pods ---------------------------------------------------------------------------
 
@@ -158,9 +151,7 @@ class SimulatedNode:
         The UID of a pod is ``uid-of-<name>``.
         """
         number = next(self._numbers)
-        reserved = [
-            {"resource": "pods", "name": each, "uid": f"uid-of-{each}"} for each in consumers
-        ]
+        reserved = [{"resource": "pods", "name": each, "uid": f"uid-of-{each}"} for each in consumers]
         document = {
             "metadata": {
                 "name": name,
@@ -183,8 +174,7 @@ class SimulatedNode:
         status = {"status": document["status"]}
         self.api.change("resourceclaims", name, status, namespace=namespace, subresource="status")
         return from_builtins(
-            self.api.table.get(self.api._key("resourceclaims", name, namespace)) or added,
-            ResourceClaim,
+            self.api.table.get(self.api._key("resourceclaims", name, namespace)) or added, ResourceClaim
         )
 
     async def run_pod(
@@ -199,9 +189,7 @@ class SimulatedNode:
         Raises ``PrepareError`` of the kubelet or ``FakeRuntimeError`` of the runtime.
         """
         wanted = {
-            container: tuple(
-                ContainerClaim(u) if isinstance(u, str) else ContainerClaim(*u) for u in uses
-            )
+            container: tuple(ContainerClaim(u) if isinstance(u, str) else ContainerClaim(*u) for u in uses)
             for container, uses in (containers or {"main": ()}).items()
         }
         claims = dict.fromkeys(use.claim for uses in wanted.values() for use in uses)

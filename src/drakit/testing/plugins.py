@@ -55,9 +55,7 @@ class PluginCall(msgspec.Struct, frozen=True):
 class ConnectedPlugin:
     """A connected plugin, as the runtime sees it."""
 
-    def __init__(
-        self, serve: Callable[[ConnectedPlugin, RpcRequest], Awaitable[bytes]], limit: int
-    ) -> None:
+    def __init__(self, serve: Callable[[ConnectedPlugin, RpcRequest], Awaitable[bytes]], limit: int) -> None:
         self.name = ""
         self.index = ""
         self.mask = 0
@@ -273,9 +271,7 @@ class ConnectedPlugins:
         return b""
 
     async def _unsolicited(self, payload: bytes) -> bytes:
-        updates = [
-            update_from(each) for each in nri_pb2.UpdateContainersRequest.FromString(payload).update
-        ]
+        updates = [update_from(each) for each in nri_pb2.UpdateContainersRequest.FromString(payload).update]
         if not self.release.tolerates_unsolicited_updates and self.lock.locked():
             self.wedged = True
         if self.wedged:

@@ -105,10 +105,7 @@ class FakeRuntime:
         return self
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.down()
         with contextlib.suppress(FileNotFoundError):
@@ -341,9 +338,7 @@ class FakeRuntime:
         resources: Resources = NOTHING,
     ) -> FakeContainer:
         """Create and start a container."""
-        container = await self.create(
-            pod_id, name, cdi_devices=cdi_devices, env=env, resources=resources
-        )
+        container = await self.create(pod_id, name, cdi_devices=cdi_devices, env=env, resources=resources)
         await self.start(container.id)
         return container
 
@@ -470,9 +465,7 @@ class FakeRuntime:
     def _event(self, event: Event, container: FakeContainer) -> RuntimeEvent:
         return self._container_event(event, self._pod_of(container), container.value)
 
-    def _container_event(
-        self, event: Event, pod: PodSandbox, container: NriContainer
-    ) -> RuntimeEvent:
+    def _container_event(self, event: Event, pod: PodSandbox, container: NriContainer) -> RuntimeEvent:
         return RuntimeEvent(event=event, pod=pod, container=self._seen(container))
 
     def _pod_of(self, container: FakeContainer) -> PodSandbox:

@@ -132,9 +132,7 @@ def grid(
                 die=die % dies,
                 node=node,
                 llc=llc_in_socket,
-                cluster=llc_in_socket * clusters_per_llc + core // cluster_cores
-                if cluster_cores
-                else None,
+                cluster=llc_in_socket * clusters_per_llc + core // cluster_cores if cluster_cores else None,
                 threads=threads,
             )
         )
@@ -244,9 +242,7 @@ def _seats(keys: Iterable[Hashable]) -> list[int]:
 
 
 def _groups(
-    cores: Sequence[CoreSpec],
-    threads_of: Sequence[CpuSet],
-    key: Callable[[CoreSpec], Hashable | None],
+    cores: Sequence[CoreSpec], threads_of: Sequence[CpuSet], key: Callable[[CoreSpec], Hashable | None]
 ) -> dict[Hashable, CpuSet]:
     """Online CPUs of the cores with an equal key; cores with key ``None`` are in no group."""
     masks: dict[Hashable, int] = {}
@@ -269,13 +265,9 @@ def _llc_key(core: CoreSpec) -> Hashable:
     return (core.socket, core.llc, core.llc_level)
 
 
-def _caches(
-    cores: Sequence[CoreSpec], threads_of: Sequence[CpuSet], llc_bytes: int
-) -> tuple[Cache, ...]:
+def _caches(cores: Sequence[CoreSpec], threads_of: Sequence[CpuSet], llc_bytes: int) -> tuple[Cache, ...]:
     """L1 per core, L2 per cluster (or core), one last-level cache per key; ids repeat per socket."""
-    socket_of = {
-        cpu: core.socket for core, cpus in zip(cores, threads_of, strict=True) for cpu in cpus
-    }
+    socket_of = {cpu: core.socket for core, cpus in zip(cores, threads_of, strict=True) for cpu in cpus}
     shared: list[tuple[int, str, int, CpuSet]] = []
     clusters = _groups(cores, threads_of, _cluster_key)
     for core, threads in zip(cores, threads_of, strict=True):

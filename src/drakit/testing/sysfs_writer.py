@@ -214,9 +214,7 @@ def _write_cgroups(tree: _FileTree, cgroups: Cgroups) -> None:
     lines = ["22 1 0:20 / /proc rw,relatime shared:1 - proc proc rw"]
     if cgroups.v2_mount is not None:
         options = "rw,nsdelegate" + ",memory_hugetlb_accounting" * cgroups.memory_hugetlb_accounting
-        lines.append(
-            f"30 22 0:26 / {cgroups.v2_mount} rw,nosuid shared:2 - cgroup2 cgroup2 {options}"
-        )
+        lines.append(f"30 22 0:26 / {cgroups.v2_mount} rw,nosuid shared:2 - cgroup2 cgroup2 {options}")
         listed = " ".join(sorted(cgroups.controllers))
         tree.file(f"{cgroups.v2_mount.lstrip('/')}/cgroup.controllers", listed)
     by_mount: dict[str, list[str]] = {}

@@ -93,15 +93,9 @@ def test_the_text_marks_every_line(settings: list[str], capsys: pytest.CaptureFi
     assert all(line[:4] in ("[+] ", "[!] ", "[-] ", "    ") for line in lines[:-1])
 
 
-@pytest.mark.parametrize(
-    ("policy", "level"), [("static", "problem"), ("none", "good"), (None, "good")]
-)
+@pytest.mark.parametrize(("policy", "level"), [("static", "problem"), ("none", "good"), (None, "good")])
 def test_the_cpu_manager_must_be_off(
-    policy: str | None,
-    level: str,
-    settings: list[str],
-    short: Path,
-    capsys: pytest.CaptureFixture[str],
+    policy: str | None, level: str, settings: list[str], short: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = "kind: KubeletConfiguration\n" + (f"cpuManagerPolicy: {policy}\n" if policy else "")
     (short / "kubelet").mkdir()
@@ -116,9 +110,7 @@ def test_the_cpu_manager_of_a_drop_in_must_be_off_too(
     settings: list[str], short: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (short / "kubelet.conf.d").mkdir()
-    (short / "kubelet.conf.d" / "10.conf").write_text(
-        "cpuManagerPolicy: static\nreservedSystemCPUs: '7'\n"
-    )
+    (short / "kubelet.conf.d" / "10.conf").write_text("cpuManagerPolicy: static\nreservedSystemCPUs: '7'\n")
     _code, document = doctor(capsys, *settings)
     manager, reserved, *_ = of(document, "kubelet")
     assert manager["level"] == "problem"
@@ -137,18 +129,11 @@ def test_an_invalid_kubelet_configuration_is_a_note(
 
 @pytest.mark.parametrize(("ours", "noted"), [("0,1", False), ("0-1", False), ("0", True)])
 def test_reservations_that_differ_are_noted(
-    ours: str,
-    noted: bool,
-    settings: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    ours: str, noted: bool, settings: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "kubelet.yaml").write_text("reservedSystemCPUs: 0-1\n")
     _code, document = doctor(
-        capsys,
-        *settings,
-        f"--reserved-cpus={ours}",
-        f"--kubelet-config={tmp_path / 'kubelet.yaml'}",
+        capsys, *settings, f"--reserved-cpus={ours}", f"--kubelet-config={tmp_path / 'kubelet.yaml'}"
     )
     assert any("reservedSystemCPUs" in r["text"] for r in of(document, "kubelet")) is noted
 
@@ -162,9 +147,7 @@ def test_a_reservation_of_all_cpus_is_a_problem(
     assert "leaves no CPU for pods" in remark["text"]
 
 
-def test_a_wrong_setting_is_exit_code_2(
-    settings: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_setting_is_exit_code_2(settings: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", *settings, "--group-by", "numa"]) == 2
     assert "did you mean 'numanode'?" in capsys.readouterr().err
 
@@ -204,10 +187,7 @@ def test_yaml_and_json_are_equal(settings: list[str], capsys: pytest.CaptureFixt
 
 
 def test_the_file_is_new_and_private(
-    settings: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    settings: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["gather", *settings]) == 0
@@ -309,10 +289,7 @@ def _pages() -> Iterator[tuple[type[_Pages], int]]:
 
 @pytest.mark.parametrize("ready", [True, False])
 def test_a_port_in_use_is_fine_if_it_is_the_driver_s(
-    ready: bool,
-    pages: tuple[type[_Pages], int],
-    settings: list[str],
-    capsys: pytest.CaptureFixture[str],
+    ready: bool, pages: tuple[type[_Pages], int], settings: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     handler, port = pages
     handler.ready = ready
@@ -354,9 +331,7 @@ def test_the_settings_of_a_running_driver_are_found_by_its_pid(
     assert found.node == NODE
 
 
-def test_a_pid_of_something_else_is_rejected(
-    settings: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pid_of_something_else_is_rejected(settings: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--pid", str(os.getpid())]) == 2
     assert "is not a dra-driver-cpu" in capsys.readouterr().err
 

@@ -34,9 +34,7 @@ def gpu(name: str, model: str = "a100", **fields: Any) -> Json:
 
 
 def claim(*wishes: Json, constraints: tuple[Json, ...] = ()) -> Json:
-    requests = [
-        {"name": f"r{i}", "exactly": {"deviceClassName": "gpu", **w}} for i, w in enumerate(wishes)
-    ]
+    requests = [{"name": f"r{i}", "exactly": {"deviceClassName": "gpu", **w}} for i, w in enumerate(wishes)]
     devices: Json = {"requests": requests}
     if constraints:
         devices["constraints"] = list(constraints)
@@ -63,9 +61,7 @@ def holding(device: str, **fields: Any) -> Json:
 def shared(name: str, capacity: str, key: str = "memory") -> Json:
     policy = {"default": "1Gi"}
     return gpu(
-        name,
-        allowMultipleAllocations=True,
-        capacity={key: {"value": capacity, "requestPolicy": policy}},
+        name, allowMultipleAllocations=True, capacity={key: {"value": capacity, "requestPolicy": policy}}
     )
 
 
@@ -138,9 +134,7 @@ def explain(tmp_path: Path, objects: list[Json], *options: str) -> int:
 
 
 @pytest.mark.parametrize("title", SITUATIONS)
-def test_the_situation_is_explained(
-    title: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_situation_is_explained(title: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     objects, expected = SITUATIONS[title]
     assert explain(tmp_path, objects) == 1
     out = capsys.readouterr().out
@@ -154,11 +148,7 @@ def test_json_has_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     document = json.loads(capsys.readouterr().out)
     (only,) = document["nodes"]
     assert only["requests"][0]["rejected"] == [
-        {
-            "kind": "in-use",
-            "reason": "in use by claim ml/training (pod trainer-0)",
-            "devices": ["n1/g0"],
-        }
+        {"kind": "in-use", "reason": "in use by claim ml/training (pod trainer-0)", "devices": ["n1/g0"]}
     ]
     assert only["remedies"] == ["free the devices of claim ml/training (pod trainer-0)"]
 
@@ -168,9 +158,7 @@ def test_a_pod_that_fits_is_exit_code_0(tmp_path: Path, capsys: pytest.CaptureFi
     assert "fits on 1 of 1 nodes" in capsys.readouterr().out
 
 
-def test_an_allocated_claim_shows_its_devices(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_allocated_claim_shows_its_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     held = holding("g0")
     held["metadata"] = {"name": "c"}
     assert explain(tmp_path, [device_slice(gpu("g0")), held]) == 0
@@ -179,9 +167,7 @@ def test_an_allocated_claim_shows_its_devices(
 
 def waiting(*conditions: tuple[str, str]) -> Json:
     """A claim whose device is allocated but must still be agreed to; these conditions are true."""
-    held = holding(
-        "g0", bindingConditions=["gpu.io/On"], bindingFailureConditions=["gpu.io/Broken"]
-    )
+    held = holding("g0", bindingConditions=["gpu.io/On"], bindingFailureConditions=["gpu.io/Broken"])
     held["metadata"] = {"name": "c"}
     held["status"]["devices"] = [
         {
@@ -201,11 +187,7 @@ def waiting(*conditions: tuple[str, str]) -> Json:
     ("true", "code", "printed"),
     [
         ((), 1, "waits for gpu.io/On: the driver has not set the condition yet"),
-        (
-            (("gpu.io/Broken", "no power"),),
-            1,
-            "failed: gpu.io/Broken: no power\n      the scheduler",
-        ),
+        ((("gpu.io/Broken", "no power"),), 1, "failed: gpu.io/Broken: no power\n      the scheduler"),
         ((("gpu.io/On", ""),), 0, "r: gpu.io/n1/g0\n"),
     ],
 )

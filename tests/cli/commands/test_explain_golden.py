@@ -69,9 +69,7 @@ def result(node: str, driver: str, device: str, **more: Any) -> Json:
 
 def share(node: str, device: str, cpus: int) -> Json:
     share_id = f"00000000-0000-0000-0000-{cpus:012d}"
-    return result(
-        node, "dra.cpu", device, shareID=share_id, consumedCapacity={"dra.cpu/cpu": str(cpus)}
-    )
+    return result(node, "dra.cpu", device, shareID=share_id, consumedCapacity={"dra.cpu/cpu": str(cpus)})
 
 
 def pod(*requests: Json, constraints: list[Json] | None = None) -> list[Json]:

@@ -51,9 +51,7 @@ def inspect(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, d
     return code, json.loads(capsys.readouterr().out)
 
 
-def test_the_document_contains_all_resources(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_document_contains_all_resources(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, document = inspect(capsys, f"--root={root}", "--reserved-memory=")
     assert code == 0
     node = document["numaNodes"][1]
@@ -86,9 +84,7 @@ def test_vector_3_the_offer_equals_the_published_slices(
 ) -> None:
     """64 Gi, 3 Gi of them hugepages, 2 Gi reserved: 59 Gi."""
     reserved = "0:memory=2Gi,hugepages-2Mi=40Mi;1:memory=2Gi"
-    _code, document = inspect(
-        capsys, f"--root={root}", f"--reserved-memory={reserved}", "--reserved-cpus=0"
-    )
+    _code, document = inspect(capsys, f"--root={root}", f"--reserved-memory={reserved}", "--reserved-cpus=0")
     assert document["numaNodes"][0]["offered"]["memory"] == 59 * GI
     assert document["numaNodes"][0]["reserved"] == {"memory": 2 * GI, "hugepages2Mi": 40 * MI}
     config = CpuMemConfig(reserved_memory=reserved, reserved_cpus="0", sysfs_root=str(root))
@@ -102,9 +98,7 @@ def test_vector_3_the_offer_equals_the_published_slices(
     assert {d["name"]: d["offered"] for d in document["devices"]} == published
 
 
-def test_growth_is_offered_as_pages_and_not_as_memory(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_growth_is_offered_as_pages_and_not_as_memory(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = (f"--root={root}", "--reserved-memory=")
     _code, without = inspect(capsys, *arguments)
     _code, document = inspect(capsys, *arguments, "--hugepage-growth=1:1Gi=8")
@@ -132,9 +126,7 @@ def test_the_text_has_a_line_for_every_node_pool_and_device(
 
 def test_hugetlb_accounting_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Vector 1: the flag stands behind the dash of mountinfo."""
-    cgroups = replace(
-        CGROUP2, memory_hugetlb_accounting=True, controllers=frozenset({"memory", "cpuset"})
-    )
+    cgroups = replace(CGROUP2, memory_hugetlb_accounting=True, controllers=frozenset({"memory", "cpuset"}))
     write_tree(machine(cgroups), str(tmp_path))
     _code, document = inspect(capsys, f"--root={tmp_path}")
     assert document["cgroups"]["hugetlbAccounting"] == "memory"
@@ -143,9 +135,7 @@ def test_hugetlb_accounting_is_shown(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "missing: hugetlb · hugepages count as memory" in capsys.readouterr().out
 
 
-def test_nothing_to_offer_is_exit_code_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_to_offer_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, document = inspect(capsys, f"--root={tmp_path}")
     assert (code, document["devices"]) == (1, [])
     assert main(["inspect", f"--root={tmp_path}"]) == 1
@@ -160,9 +150,7 @@ def test_nothing_to_offer_is_exit_code_1(
         ("--hugepage-growth=2Mi=1", "names no NUMA node"),
     ],
 )
-def test_bad_input_is_exit_code_2(
-    argument: str, printed: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_is_exit_code_2(argument: str, printed: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", argument]) == 2
     assert printed in capsys.readouterr().err
 

@@ -71,9 +71,7 @@ def lint(tmp_path: Path, text: str) -> int:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_the_mistake_is_found(
-    rule: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_mistake_is_found(rule: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text, line = RULES[rule]
     assert lint(tmp_path, CLAIM + text) == 1
     found = {f["rule"]: f for f in json.loads(capsys.readouterr().out)}
@@ -82,9 +80,7 @@ def test_the_mistake_is_found(
     assert abs(found[rule]["line"] - line) <= 1
 
 
-def test_a_correct_claim_has_no_findings(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_correct_claim_has_no_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lint(tmp_path, CLAIM + GOOD) == 0
     assert json.loads(capsys.readouterr().out) == []
 
@@ -107,9 +103,7 @@ spec:
 """
 
 
-@pytest.mark.parametrize(
-    "command", [["lint"], ["plan", "-f"], ["explain", "-f"], ["lint", "--from"]]
-)
+@pytest.mark.parametrize("command", [["lint"], ["plan", "-f"], ["explain", "-f"], ["lint", "--from"]])
 def test_a_duplicate_key_is_an_error_with_file_and_line(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -96,18 +96,14 @@ def test_the_document_is_the_agreed_one(files: Path, capsys: pytest.CaptureFixtu
     }
 
 
-def test_a_pod_that_does_not_fit_is_exit_code_1(
-    files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pod_that_does_not_fit_is_exit_code_1(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(plan(files, "large.yaml", "--output", "json")) == 1
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert (document["feasible"], document["node"], document["claims"]) == (False, None, [])
     assert document["nodes"][0]["reason"] == "cannot allocate all claims"
 
 
-def test_text_names_node_device_and_what_is_left(
-    files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_text_names_node_device_and_what_is_left(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(plan(files, "pod.yaml", "--node", "n1")) == 0
     out = capsys.readouterr().out
     assert "fits on node n1" in out

@@ -13,13 +13,7 @@ from drakit.cli import main
 from drakit.core.objects import from_builtins
 from drakit.core.pods import Pod
 from drakit.scheduler.placement import SchedulingResult, place
-from tests.scheduler.wide_problems import (
-    claim_objects,
-    cluster_objects,
-    pod_object,
-    private,
-    wide_problem,
-)
+from tests.scheduler.wide_problems import claim_objects, cluster_objects, pod_object, private, wide_problem
 from tests.scheduler.written import typed_cluster, write_problem
 
 Json = dict[str, Any]
@@ -31,9 +25,7 @@ def shown(placement: SchedulingResult) -> Json:
         "feasible": placement.feasible,
         "node": placement.node,
         "fits": [(a.name, a.fits) for a in placement.nodes],
-        "results": [
-            [[str(p.request), *p.device, p.admin] for p in a.picks] for a in placement.allocations
-        ],
+        "results": [[[str(p.request), *p.device, p.admin] for p in a.picks] for a in placement.allocations],
     }
 
 
@@ -85,9 +77,7 @@ def old_objects(version: str) -> list[Json]:
     wish = {
         "name": "r",
         "deviceClassName": "gpu",
-        "selectors": [
-            {"cel": {"expression": 'device.attributes["gpu.io"].?model.orValue("") == "a"'}}
-        ],
+        "selectors": [{"cel": {"expression": 'device.attributes["gpu.io"].?model.orValue("") == "a"'}}],
     }
     api_version = f"{GROUP}/{version}"
     template = {"spec": {"devices": {"requests": [wish]}}}
@@ -121,17 +111,13 @@ def test_older_versions_are_understood(
     assert [r["device"] for r in claim["results"]] == ["g0"]
 
 
-def test_an_unsupported_api_version_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unsupported_api_version_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "c.json").write_text(json.dumps({"kind": "List", "items": old_objects("v9")}))
     assert main(["plan", "--from", str(tmp_path), "-f", str(tmp_path / "c.json")]) == 2
     assert "unsupported API version resource.k8s.io/v9" in capsys.readouterr().err
 
 
-def test_namesakes_of_other_groups_are_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_namesakes_of_other_groups_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = {"apiVersion": "config.example.com/v1", "kind": "Node", "metadata": {"name": "other"}}
     *cluster, template = old_objects("v1beta1")
     (tmp_path / "c.json").write_text(json.dumps({"kind": "List", "items": [NODE, other, *cluster]}))

@@ -37,15 +37,7 @@ spec:
 
 
 def drakit(state: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "drakit",
-        arguments[0],
-        "--state-dir",
-        str(state),
-        *arguments[1:],
-    ]
+    command = [sys.executable, "-m", "drakit", arguments[0], "--state-dir", str(state), *arguments[1:]]
     return subprocess.run(command, capture_output=True, text=True, timeout=100)
 
 
@@ -53,14 +45,7 @@ def test_the_kernel_confirms_the_claim(tmp_path: Path) -> None:
     file = tmp_path / "claim.yaml"
     file.write_text(CLAIM)
     done = drakit(
-        tmp_path / "s",
-        "run",
-        "-f",
-        str(file),
-        "--",
-        "grep",
-        "Cpus_allowed_list",
-        "/proc/self/status",
+        tmp_path / "s", "run", "-f", str(file), "--", "grep", "Cpus_allowed_list", "/proc/self/status"
     )
     assert done.returncode == 0, done.stderr
     assert len(CpuSet.parse(done.stdout.partition(":")[2])) == 1

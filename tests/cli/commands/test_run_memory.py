@@ -15,13 +15,7 @@ from drakit.cli import main
 from drakit.cli.commands.run import _limits
 from drakit.cli.local_node import claim_bars, held_words
 from drakit.core.cpuset import CpuSet
-from drakit.core.objects import (
-    CelSelector,
-    DeviceClass,
-    DeviceClassSpec,
-    DeviceSelector,
-    ObjectMeta,
-)
+from drakit.core.objects import CelSelector, DeviceClass, DeviceClassSpec, DeviceSelector, ObjectMeta
 from drakit.core.quantity import Quantity
 from drakit.draw.memory_map import memory_lines
 from drakit.draw.terminal import Terminal
@@ -31,12 +25,7 @@ from drakit.drivers.cpumem.driver import CpuMemDriver, cpumem_driver
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.kit.driver import ClaimUse, RejectedError
 from drakit.local import confine
-from drakit.local.local_drivers import (
-    ClaimDriverError,
-    amounts_claim,
-    driver_for,
-    simple_claim,
-)
+from drakit.local.local_drivers import ClaimDriverError, amounts_claim, driver_for, simple_claim
 from drakit.local.node import DoesNotFitError, LocalNode, fresh_claim
 from drakit.machine.model import HugepagePool, Machine
 from drakit.testing.synthetic import build
@@ -47,9 +36,7 @@ MI, GI = 1 << 20, 1 << 30
 def machine() -> Machine:
     made = build(sockets=2, cores=2, threads=1)
     pools = (HugepagePool(2 * MI, 64, 64),)
-    nodes = tuple(
-        replace(n, memory_bytes=4 * GI + 128 * MI, hugepages=pools) for n in made.numa_nodes
-    )
+    nodes = tuple(replace(n, memory_bytes=4 * GI + 128 * MI, hugepages=pools) for n in made.numa_nodes)
     return replace(made, numa_nodes=nodes)
 
 
@@ -70,9 +57,7 @@ async def test_a_claim_is_on_one_node_and_is_released(tmp_path: Path) -> None:
     (prepared,) = taken.entry.devices
     assert {key.partition("/")[0] for key in prepared.amounts} == {f"numa{home}"}
     assert held_words(taken.entry).startswith("CPUs ")
-    assert f"1 GiB memory on node {home}, 32 MiB in 2Mi pages on node {home}" in held_words(
-        taken.entry
-    )
+    assert f"1 GiB memory on node {home}, 32 MiB in 2Mi pages on node {home}" in held_words(taken.entry)
     uses = (ClaimUse(taken.entry, taken.entry.devices),)
     limit = str(32 * MI)
     assert _limits(driver, uses) == {
@@ -85,9 +70,7 @@ async def test_a_claim_is_on_one_node_and_is_released(tmp_path: Path) -> None:
     assert len(await node.look()) == 0
 
 
-async def test_no_node_is_over_committed_in_any_kind_at_any_moment(
-    tmp_path: Path, scale: int
-) -> None:
+async def test_no_node_is_over_committed_in_any_kind_at_any_moment(tmp_path: Path, scale: int) -> None:
     """Random commands come and go; the checkpoint and the scheduler agree on what is left."""
     driver, node = memory_node(tmp_path)
     dice = random.Random(7)
@@ -110,9 +93,7 @@ async def test_no_node_is_over_committed_in_any_kind_at_any_moment(
         prepared_claims = await node.look()
         for key, limit in driver.offer().limits.items():
             assert prepared_claims.amount(key) <= limit, key
-        assert len(prepared_claims.exclusive("cpu")) == sum(
-            len(e.exclusive("cpu")) for e in prepared_claims
-        )
+        assert len(prepared_claims.exclusive("cpu")) == sum(len(e.exclusive("cpu")) for e in prepared_claims)
     assert rejected
     for one in held:
         await node.release(one)
@@ -165,8 +146,7 @@ async def test_the_bars_show_who_holds_what(tmp_path: Path) -> None:
 def test_the_class_determines_the_driver() -> None:
     cel = CelSelector(expression='device.driver == "dra.cpumem"')
     own = DeviceClass(
-        metadata=ObjectMeta(name="mine"),
-        spec=DeviceClassSpec(selectors=(DeviceSelector(cel=cel),)),
+        metadata=ObjectMeta(name="mine"), spec=DeviceClassSpec(selectors=(DeviceSelector(cel=cel),))
     )
     memory = amounts_claim(amounts(memory="1Gi"))
     assert driver_for([memory], []) == "dra.cpumem"
@@ -212,9 +192,7 @@ def fake_cgroups(root: Path, monkeypatch: pytest.MonkeyPatch, controllers: str) 
 LIMITS = confine.memory_limits(256 * MI, {"2MB": 32 * MI})
 
 
-def test_a_command_gets_a_cgroup_with_its_limits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_gets_a_cgroup_with_its_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_cgroups(tmp_path, monkeypatch, "cpuset memory hugetlb")
     cpus, mems = CpuSet.parse("2-3"), CpuSet.parse("1")
     group = confine.make_group(str(tmp_path), "u", cpus, mems, LIMITS)
@@ -261,9 +239,7 @@ def test_bad_amounts_are_exit_code_2(
     assert printed in capsys.readouterr().err
 
 
-def test_more_than_the_machine_has_does_not_fit(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_more_than_the_machine_has_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", f"--state-dir={tmp_path}", "--memory=8Pi", "--", "true"]) == 1
     assert "does not fit" in capsys.readouterr().err
 

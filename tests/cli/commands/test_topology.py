@@ -142,9 +142,7 @@ def test_the_drawing_is_plain_when_piped(dump: str, capsys: pytest.CaptureFixtur
     assert printed.err == ""
 
 
-def test_json_is_the_document_of_what_was_discovered(
-    dump: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_is_the_document_of_what_was_discovered(dump: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topology", "--root", dump, "--output", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == topology_document(discover(dump))
 
@@ -226,9 +224,7 @@ def test_inconsistencies_are_counted_and_listed_on_request(
         assert " ".join(doubt.reason.split()) in listed
 
 
-def test_the_absence_of_inconsistencies_is_reported(
-    dump: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_absence_of_inconsistencies_is_reported(dump: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert discover(dump).warnings == ()
     assert main(["topology", "--root", dump, "--warnings"]) == 0
     assert "no inconsistencies" in capsys.readouterr().out

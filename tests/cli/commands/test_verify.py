@@ -34,9 +34,7 @@ def _arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ]
 
 
-def test_a_correct_node_is_exit_code_0(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_correct_node_is_exit_code_0(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 0
     printed = capsys.readouterr().out
     assert "cpuset.cpus=2-3 cpuset.mems=1" in printed

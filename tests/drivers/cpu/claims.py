@@ -37,11 +37,7 @@ def policy_config(source: str = "FromClaim", /, **fields: Any) -> tuple[OpaqueCo
 
 
 def amount(
-    device: str,
-    count: int | str,
-    config: tuple[OpaqueConfig, ...] = (),
-    request: str = "cpus",
-    **more: Any,
+    device: str, count: int | str, config: tuple[OpaqueConfig, ...] = (), request: str = "cpus", **more: Any
 ) -> AllocatedDevice:
     """A share of a grouped device."""
     return AllocatedDevice(
@@ -59,9 +55,7 @@ def single(
     cpu: int, config: tuple[OpaqueConfig, ...] = (), request: str = "cpus", **more: Any
 ) -> AllocatedDevice:
     """A device of one CPU."""
-    return AllocatedDevice(
-        request=request, pool=NODE, device=f"cpudev{cpu:03d}", config=config, **more
-    )
+    return AllocatedDevice(request=request, pool=NODE, device=f"cpudev{cpu:03d}", config=config, **more)
 
 
 def claim(*allocated_devices: AllocatedDevice, uid: str = "uid-1", name: str = "mine") -> Claim:
@@ -93,9 +87,7 @@ def prepared_claims_of(held: Mapping[str, str]) -> PreparedClaims:
     )
 
 
-def container(
-    *entries: PreparedClaim, request: str | None = None, name: str = "main"
-) -> ContainerView:
+def container(*entries: PreparedClaim, request: str | None = None, name: str = "main") -> ContainerView:
     """A container that uses these claims, or only one request of them."""
     return ContainerView(
         id=f"id-{name}",

@@ -30,11 +30,7 @@ def _place(nesting: str, socket: int, middle: int, inner: int) -> tuple[int, int
 
 @st.composite
 def machines(
-    draw: st.DrawFn,
-    *,
-    cpus: int = 12,
-    threads: int = 8,
-    nestings: tuple[str, ...] = NESTED,
+    draw: st.DrawFn, *, cpus: int = 12, threads: int = 8, nestings: tuple[str, ...] = NESTED
 ) -> Machine:
     """A machine of at most *cpus* CPUs; every core has its own number of threads, up to *threads*."""
     nesting = draw(st.sampled_from(nestings))
@@ -70,9 +66,7 @@ def large_machines(draw: st.DrawFn) -> Machine:
     for socket in range(sockets):
         for node in range(nodes):
             specs += [
-                CoreSpec(
-                    socket=socket, node=socket * nodes + node, llc=node * llcs + llc, threads=width
-                )
+                CoreSpec(socket=socket, node=socket * nodes + node, llc=node * llcs + llc, threads=width)
                 for llc in range(llcs)
                 for _ in range(cores)
             ]

@@ -97,9 +97,7 @@ async def test_a_damaged_record_is_not_given_back_while_its_container_runs(
 
 
 @pytest.mark.parametrize("release", EVERY_KIND, ids=str)
-async def test_a_lost_record_is_held_until_its_last_container_ended(
-    release: FakeRuntimeRelease,
-) -> None:
+async def test_a_lost_record_is_held_until_its_last_container_ended(release: FakeRuntimeRelease) -> None:
     async with world(release) as node:
         async with serving(node, **individual) as host:
             claim = node.allocate("a", [cpu(2)], consumers=["pa"])
@@ -112,9 +110,7 @@ async def test_a_lost_record_is_held_until_its_last_container_ended(
             await reconnect(node)
             assert host.checkpoint.prepared_claims.exclusive(CPU) == CpuSet([2])
             await node.runtime.remove_pod(running.sandbox_id)
-            assert host.checkpoint.prepared_claims.exclusive(CPU) == CpuSet(), (
-                "without any unprepare"
-            )
+            assert host.checkpoint.prepared_claims.exclusive(CPU) == CpuSet(), "without any unprepare"
 
 
 async def test_containers_of_the_go_driver_keep_their_cpus_through_the_swap() -> None:
@@ -124,9 +120,7 @@ async def test_containers_of_the_go_driver_keep_their_cpus_through_the_swap() ->
         container = await node.runtime.create_unnoticed(
             pod.id, "main", env=[f"DRA_CPUSET_{uid}=0,8"], resources=Resources(cpus="0,8")
         )
-        container.value = msgspec.structs.replace(
-            container.value, cdi_devices=(f"{KIND}=claim-{uid}",)
-        )
+        container.value = msgspec.structs.replace(container.value, cdi_devices=(f"{KIND}=claim-{uid}",))
         await node.runtime.start(container.id)
         async with serving(node, **individual) as host:
             assert host.checkpoint.prepared_claims.exclusive(CPU) == CpuSet([0, 8])
@@ -196,9 +190,7 @@ async def test_a_forged_marker_costs_one_question_not_one_per_event() -> None:
         evil = await node.runtime.run_pod("evil", namespace="attacker")
         for _ in range(5):
             with pytest.raises(FakeRuntimeError, match="not reserved for its pod"):
-                await node.runtime.create(
-                    evil.id, "main", env=[f"DRA_CLAIM_{claim.metadata.uid}_r={KIND}"]
-                )
+                await node.runtime.create(evil.id, "main", env=[f"DRA_CLAIM_{claim.metadata.uid}_r={KIND}"])
         assert asked == ["a"]
 
 

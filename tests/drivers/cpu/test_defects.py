@@ -125,9 +125,7 @@ def share(numa_node: int, count: int, pool: str = "node-1") -> DeviceRequestAllo
 
 
 def pod_with(name: str, claim: str) -> FakePod:
-    return FakePod(
-        name, claims=(PodClaim(claim, claim),), containers={"main": (ContainerClaim(claim),)}
-    )
+    return FakePod(name, claims=(PodClaim(claim, claim),), containers={"main": (ContainerClaim(claim),)})
 
 
 async def start(
@@ -183,9 +181,7 @@ async def test_w02_a_claim_whose_container_never_ran_survives_restart_and_reconn
 
 
 @both_releases
-async def test_w03_shared_containers_grow_back_when_a_claim_ends(
-    release: FakeRuntimeRelease,
-) -> None:
+async def test_w03_shared_containers_grow_back_when_a_claim_ends(release: FakeRuntimeRelease) -> None:
     """Containers without claims stay squeezed after a claim ended, until some other claim comes."""
     async with world(release) as node, serving(node) as host:
         shared = await start(node, "shared")
@@ -219,10 +215,7 @@ async def test_w04_no_claim_is_taken_before_the_runtime_is_synchronized() -> Non
             await writer.wait_closed()
 
         config = CpuConfig(**node.settings())
-        async with (
-            serving_unix(node.nri_socket, mute) as server,
-            running(host_of(node, config)) as host,
-        ):
+        async with serving_unix(node.nri_socket, mute) as server, running(host_of(node, config)) as host:
             async with asyncio.timeout(PATIENCE):
                 await host.publisher.published.wait()
                 await connected.wait()  # which alone is not enough
@@ -367,9 +360,7 @@ async def test_w09_prepares_while_the_runtime_synchronizes_lose_nothing() -> Non
 
 
 @both_releases
-async def test_w10_a_cgroup_changed_by_hand_is_found_and_corrected(
-    release: FakeRuntimeRelease,
-) -> None:
+async def test_w10_a_cgroup_changed_by_hand_is_found_and_corrected(release: FakeRuntimeRelease) -> None:
     """Nobody compares cgroups with intent, so what was changed behind the driver's back stays."""
     async with world(release) as node, serving(node) as host:
         shared = await start(node, "shared")
@@ -427,9 +418,7 @@ async def test_w12_variables_of_anothers_claim_give_nothing(release: FakeRuntime
 
 
 @both_releases
-async def test_w12_variables_set_while_the_driver_was_away_give_nothing(
-    release: FakeRuntimeRelease,
-) -> None:
+async def test_w12_variables_set_while_the_driver_was_away_give_nothing(release: FakeRuntimeRelease) -> None:
     """A pod that forged a claim's variables while nobody looked is taken for its owner afterwards."""
     async with world(release) as node:
         async with serving(node) as host:
@@ -454,10 +443,7 @@ async def test_w14_each_node_has_its_own_configuration(tmp_path: Path) -> None:
         first = _configured(one, ["--config", str(file)], {})
         second = _configured(two, [], environ)
         other_host = Host(
-            lambda: cpu_driver(second, MACHINE),
-            second,
-            node="node-2",
-            client=Client(one.api.cluster()),
+            lambda: cpu_driver(second, MACHINE), second, node="node-2", client=Client(one.api.cluster())
         )
         async with running(host_of(one, first)) as host, running(other_host):
             await ready(host)
@@ -481,14 +467,10 @@ async def test_w14_each_node_has_its_own_configuration(tmp_path: Path) -> None:
             assert cpus(await start(two, "q", devices_of(two, "q"))) == CpuSet([8])
 
 
-def _configured(
-    node: SimulatedNode, arguments: Sequence[str], environ: dict[str, str]
-) -> CpuConfig:
+def _configured(node: SimulatedNode, arguments: Sequence[str], environ: dict[str, str]) -> CpuConfig:
     flags = [f"--{key.replace('_', '-')}={value}" for key, value in node.settings().items()]
     parser = argparse.ArgumentParser()
-    loaded = configuration.load(
-        CpuConfig, parser, [*flags, *arguments], environ, prefix=cpu_program().prefix
-    )
+    loaded = configuration.load(CpuConfig, parser, [*flags, *arguments], environ, prefix=cpu_program().prefix)
     return loaded.config
 
 

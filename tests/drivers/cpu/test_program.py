@@ -58,9 +58,7 @@ def test_a_wrong_setting_is_exit_code_2(capsys: pytest.CaptureFixture[str]):
     assert "reservedCPUs is not a valid list of CPUs" in capsys.readouterr().err
 
 
-def test_discovery_reads_the_machine_and_logs_each_warning_once(
-    root: str, caplog: pytest.LogCaptureFixture
-):
+def test_discovery_reads_the_machine_and_logs_each_warning_once(root: str, caplog: pytest.LogCaptureFixture):
     discover = CpuDiscovery()
     config = CpuConfig(sysfs_root=root, cpu_device_mode="individual", reserved_cpus="0,99")
     with caplog.at_level(logging.WARNING):

@@ -12,16 +12,7 @@ from drakit.core.cpuset import CpuSet
 from drakit.kit.driver import Claim, RejectedError
 from drakit.kit.slices.limits import check_offer
 from drakit.machine.model import Machine
-from tests.drivers.cpu.claims import (
-    NODE,
-    Node,
-    amount,
-    claim,
-    container,
-    driver,
-    policy_config,
-    single,
-)
+from tests.drivers.cpu.claims import NODE, Node, amount, claim, container, driver, policy_config, single
 from tests.drivers.cpu.machines import CROSSED, NESTED, large_machines, machines, subset
 
 WISHES: list[dict[str, Any]] = [
@@ -44,9 +35,7 @@ def _grouped_claim(node: Node, rng: random.Random, uid: str) -> Claim:
             cpus = CpuSet(rng.sample(list(node.driver.cpus.machine.present), 1))
             config, count = policy_config(cpuset=str(cpus)), 1
         allocated_devices.append(
-            amount(
-                rng.choice(devices), count, config, request=f"r{number}", share_id=f"{uid}{number}"
-            )
+            amount(rng.choice(devices), count, config, request=f"r{number}", share_id=f"{uid}{number}")
         )
     return claim(*allocated_devices, uid=uid)
 
@@ -120,10 +109,7 @@ def test_grouped(data: st.DataObject, machine: Machine, seed: int, group_by: str
 def test_individual(data: st.DataObject, machine: Machine, seed: int, hold_back: bool):
     reserved = data.draw(subset(machine.present)) if data.draw(st.booleans()) else CpuSet()
     one = driver(
-        machine,
-        cpu_device_mode="individual",
-        reserved_cpus=str(reserved),
-        hold_back_shared=hold_back,
+        machine, cpu_device_mode="individual", reserved_cpus=str(reserved), hold_back_shared=hold_back
     )
     if len(one.cpus.allocatable) < 1:
         assert one.cpus.warnings

@@ -48,9 +48,7 @@ def driver(machine: Machine = SERVER, **settings: Any) -> CpuMemDriver:
     return cpumem_driver(CpuMemConfig(**{"reserved_memory": "", **settings}), machine)
 
 
-def share(
-    device: str, request: str = "r", /, share_id: str = "", **amounts: int | str
-) -> AllocatedDevice:
+def share(device: str, request: str = "r", /, share_id: str = "", **amounts: int | str) -> AllocatedDevice:
     """A share of a device; amounts by the last part of their keys."""
     consumed = {f"dra.cpumem/{key}": Quantity(value) for key, value in amounts.items()}
     return AllocatedDevice(
@@ -81,9 +79,7 @@ def container(
         pod_uid=pod,
         pod_name=pod,
         namespace="default",
-        uses=tuple(
-            ClaimUse(each, each.for_request(request), owner, f"default/{owner}") for each in entries
-        ),
+        uses=tuple(ClaimUse(each, each.for_request(request), owner, f"default/{owner}") for each in entries),
         hugepage_limits=classic or {},
         **more,
     )
@@ -117,8 +113,7 @@ def capacities(one: CpuMemDriver) -> dict[str, dict[str, str]]:
     """What is published: by device, the amounts by the last part of their keys."""
     return {
         device.name: {
-            key.removeprefix("dra.cpumem/"): str(capacity.value)
-            for key, capacity in device.capacity.items()
+            key.removeprefix("dra.cpumem/"): str(capacity.value) for key, capacity in device.capacity.items()
         }
         for device in one.offer().pools[0].devices
     }

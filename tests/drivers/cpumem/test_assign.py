@@ -47,12 +47,8 @@ def test_named_cpus_are_given_exactly():
 
 
 def test_a_policy_that_is_not_understood_names_this_driver():
-    with pytest.raises(
-        RejectedError, match=r"configuration for dra\.cpumem .* did you mean 'wholeCores'"
-    ):
-        Node(driver()).prepare(
-            replace(share("numa0", cpu=2), config=policy_config(wholecores=True))
-        )
+    with pytest.raises(RejectedError, match=r"configuration for dra\.cpumem .* did you mean 'wholeCores'"):
+        Node(driver()).prepare(replace(share("numa0", cpu=2), config=policy_config(wholecores=True)))
 
 
 def test_vector_11_only_cpus_consume_no_memory():
@@ -70,9 +66,7 @@ def test_vector_11_a_request_for_nothing_is_rejected_with_the_keys():
 
 def test_vector_11_an_unknown_key_gets_a_hint():
     wanted = share("numa0", cpu=1, hugepages2mi="2Mi")
-    with pytest.raises(
-        RejectedError, match=r"hugepages2mi.* did you mean 'dra\.cpumem/hugepages2Mi'"
-    ):
+    with pytest.raises(RejectedError, match=r"hugepages2mi.* did you mean 'dra\.cpumem/hugepages2Mi'"):
         Node(driver()).prepare(wanted)
 
 
@@ -114,9 +108,7 @@ def test_a_device_can_be_given_twice_to_a_claim():
 def test_memory_is_not_given_twice():
     node = Node(driver())
     node.prepare(share("numa0", memory="10Gi"), uid="first")
-    with pytest.raises(
-        RejectedError, match=r"needs 4Gi of dra\.cpumem/memory, but only 3Gi are free"
-    ):
+    with pytest.raises(RejectedError, match=r"needs 4Gi of dra\.cpumem/memory, but only 3Gi are free"):
         node.prepare(share("numa0", memory="4Gi"), uid="second")
     node.prepare(share("numa0", memory="3Gi"), uid="third")
 
@@ -156,10 +148,7 @@ def test_a_node_that_has_all_is_preferred_to_two_that_have_parts():
     node = Node(driver(group_by="machine"))
     node.prepare(share("machine", memory="12Gi"), uid="first")
     entry = node.prepare(share("machine", memory="2Gi", hugepages2Mi="2Mi"), uid="second")
-    assert entry.devices[0].amounts == {
-        "numa1/memory": 2 * GI,
-        "numa1/hugepages2Mi": 2 * MI,
-    }
+    assert entry.devices[0].amounts == {"numa1/memory": 2 * GI, "numa1/hugepages2Mi": 2 * MI}
 
 
 def test_split_draws_each_kind_from_its_own_device():
@@ -179,9 +168,7 @@ def test_split_by_machine_takes_memory_near_the_claim_s_cpus():
     node = Node(driver(layout="split", group_by="machine"))
     node.prepare(share("cpu-machine", cpu=8), uid="first")
     entry = node.prepare(
-        share("memory-machine", "memory", memory="1Gi"),
-        share("cpu-machine", "cpus", cpu=8),
-        uid="2nd",
+        share("memory-machine", "memory", memory="1Gi"), share("cpu-machine", "cpus", cpu=8), uid="2nd"
     )
     assert entry.exclusive("cpu") == SERVER.node_cpus[1]
     assert entry.devices[0].amounts == {"numa1/memory": GI}

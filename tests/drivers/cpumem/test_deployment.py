@@ -35,11 +35,7 @@ def test_the_kubelets_file_is_mounted_read_only_and_nothing_around_it() -> None:
     mounts = {mount["name"]: mount for mount in driver["volumeMounts"]}
     volumes = {volume["name"]: volume.get("hostPath") for volume in pod["volumes"]}
     path = HostOptions().kubelet_config
-    assert mounts["kubelet-config"] == {
-        "name": "kubelet-config",
-        "mountPath": path,
-        "readOnly": True,
-    }
+    assert mounts["kubelet-config"] == {"name": "kubelet-config", "mountPath": path, "readOnly": True}
     assert volumes["kubelet-config"] == {"path": path, "type": "File"}
     assert "kubelet-config-dir" not in mounts  # only where the kubelet has the flag
 

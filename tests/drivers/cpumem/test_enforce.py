@@ -44,9 +44,7 @@ def test_a_claim_becomes_cpus_memory_nodes_and_page_limits():
 
 def test_vector_4_two_nodes_in_one_claim():
     node = Node(driver())
-    entry = node.prepare(
-        share("numa0", "a", hugepages2Mi="64Mi"), share("numa1", "b", hugepages2Mi="32Mi")
-    )
+    entry = node.prepare(share("numa0", "a", hugepages2Mi="64Mi"), share("numa1", "b", hugepages2Mi="32Mi"))
     desired = node.desired(container(entry))
     assert str(desired.mems) == "0-1"
     assert desired.hugepage_limits == {"2MB": 96 * MI}
@@ -95,8 +93,7 @@ def test_page_limits_are_the_kubelet_s_where_claims_are_counted_as_the_node_s():
         (replace(SERVER, cgroups=Cgroups(CgroupMode.V1)), set()),
         (
             replace(
-                SERVER,
-                cgroups=Cgroups(CgroupMode.V2, "/c", controllers=frozenset({"cpuset", "memory"})),
+                SERVER, cgroups=Cgroups(CgroupMode.V2, "/c", controllers=frozenset({"cpuset", "memory"}))
             ),
             set(),
         ),
@@ -141,9 +138,7 @@ def test_cpus_alone_bring_the_memory_near_them():
 
 def test_memory_elsewhere_is_used_instead_of_that_near_the_cpus():
     node = Node(driver(layout="split"))
-    entry = node.prepare(
-        share("cpu-numa0", "cpus", cpu=2), share("memory-numa4", "memory", memory="1Gi")
-    )
+    entry = node.prepare(share("cpu-numa0", "cpus", cpu=2), share("memory-numa4", "memory", memory="1Gi"))
     assert node.desired(container(entry)).mems == CpuSet([4])
     assert node.desired(container(entry, request="cpus")).mems == CpuSet([0])
 
@@ -207,9 +202,7 @@ def test_containers_of_one_pod_share_a_claim():
 # -- memory protection -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("parent", "file"), [(GUARANTEED, "memory.min"), (BURSTABLE, "memory.low")]
-)
+@pytest.mark.parametrize(("parent", "file"), [(GUARANTEED, "memory.min"), (BURSTABLE, "memory.low")])
 def test_claimed_memory_is_protected(parent: str, file: str):
     node = Node(driver())
     entry = node.prepare(share("numa0", memory="1Gi", hugepages2Mi="2Mi"))

@@ -52,12 +52,7 @@ async def world() -> AsyncIterator[SimulatedNode]:
 
 
 def config_of(node: SimulatedNode, program: Program[Any], *flags: str) -> configuration.Loaded[Any]:
-    arguments = [
-        *node.arguments(),
-        "--sysfs-root",
-        os.path.join(node.directory, "machine"),
-        *flags,
-    ]
+    arguments = [*node.arguments(), "--sysfs-root", os.path.join(node.directory, "machine"), *flags]
     parser: argparse.ArgumentParser = _parser(program)
     return configuration.load(program.config, parser, arguments, {}, prefix=program.prefix)
 
@@ -108,9 +103,7 @@ def written(node: SimulatedNode, pod: str, container: str, file: str) -> str:
 async def test_a_claim_s_whole_life():
     async with world() as node, serving(node) as host:
         node.allocate(
-            "mine",
-            [result("numa1", cpu="2", memory="256Mi", hugepages2Mi="32Mi")],
-            consumers=["pod"],
+            "mine", [result("numa1", cpu="2", memory="256Mi", hugepages2Mi="32Mi")], consumers=["pod"]
         )
         beside = await node.runtime.run_pod("beside", uid="uid-of-beside")
         other = await node.runtime.run(beside.id, "main")
@@ -141,9 +134,7 @@ async def test_vector_5_classic_pages_in_the_runtime():
         claimed = await node.run_pod("pod", {"main": ["mine"]})
         devices = node.kubelet.cdi_devices(claimed.uid)["main"]
         classic = Resources(hugepage_limits={"2MB": 256 * MI, "1GB": 0})
-        both = await node.runtime.run(
-            claimed.sandbox_id, "classic", cdi_devices=devices, resources=classic
-        )
+        both = await node.runtime.run(claimed.sandbox_id, "classic", cdi_devices=devices, resources=classic)
         assert both.resources.hugepage_limits == {"2MB": 256 * MI, "1GB": 0}
         assert both.resources.mems == "0"
         assert not [file for file in both.resources.unified if file.startswith("hugetlb")]

@@ -25,10 +25,7 @@ def nodes(*numbers: int) -> Machine:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        (
-            "rw,relatime shared:2 - cgroup2 cgroup2 rw,nsdelegate,memory_hugetlb_accounting",
-            "memory",
-        ),
+        ("rw,relatime shared:2 - cgroup2 cgroup2 rw,nsdelegate,memory_hugetlb_accounting", "memory"),
         ("rw,memory_hugetlb_accounting shared:2 - cgroup2 cgroup2 rw,nsdelegate", "separate"),
     ],
 )
@@ -87,16 +84,11 @@ def test_a_node_whose_cpus_are_all_offline_is_memory_only():
     around = Surroundings(offline=CpuSet([1]))
     cores = [CoreSpec(socket=socket, node=socket, threads=1) for socket in (0, 1)]
     one = driver(assemble(cores, surroundings=around), group_by="socket")
-    assert capacities(one) == {
-        "socket0": {"cpu": "1", "memory": "16Gi"},
-        "numa1": {"memory": "16Gi"},
-    }
+    assert capacities(one) == {"socket0": {"cpu": "1", "memory": "16Gi"}, "numa1": {"memory": "16Gi"}}
 
 
 def test_less_than_one_step_is_left_out():
-    machine = assemble(
-        [CoreSpec()], nodes={0: NumaSpec(memory_bytes=MI, hugepages=(pool("2Mi", 0),))}
-    )
+    machine = assemble([CoreSpec()], nodes={0: NumaSpec(memory_bytes=MI, hugepages=(pool("2Mi", 0),))})
     assert driver(machine).devices[0].amounts == {CPU: 1}
 
 
@@ -119,9 +111,9 @@ def test_pages_held_by_others_are_not_offered(reserved: int, others: int, left: 
 def test_growth_is_offered_as_pages_and_not_as_memory():
     machine = build(cores=1, hugepages=[pool("2Mi", 100)])
     plain = driver(machine).memory.offered[0]
-    grown = cpumem_driver(
-        CpuMemConfig(reserved_memory=""), machine, growth={0: {2 * MI: 50}}
-    ).memory.offered[0]
+    grown = cpumem_driver(CpuMemConfig(reserved_memory=""), machine, growth={0: {2 * MI: 50}}).memory.offered[
+        0
+    ]
     assert grown[hugepages(2 * MI)] == plain[hugepages(2 * MI)] + 100 * MI
     assert grown[MEMORY] == plain[MEMORY] - 100 * MI
 
@@ -135,9 +127,7 @@ def test_cpus_can_be_left_to_another_driver():
 def test_limits_are_by_node_and_kind():
     assert driver(group_by="machine").offer().limits["numa3/hugepages1Gi"] == 2 * GI
     assert set(driver().offer().limits) == {
-        f"numa{node}/{kind}"
-        for node in range(5)
-        for kind in ("memory", "hugepages2Mi", "hugepages1Gi")
+        f"numa{node}/{kind}" for node in range(5) for kind in ("memory", "hugepages2Mi", "hugepages1Gi")
     }
 
 

@@ -124,11 +124,7 @@ def test_how_pages_come_and_are_charged_is_told():
     charged = replace(SERVER, cgroups=replace(SERVER.cgroups, memory_hugetlb_accounting=True))
     one = driver(charged, hugepage_pools="0:2Mi=512", hugepage_growth="1:2Mi=5")
     told = [device.attributes for device in one.offer().pools[0].devices]
-    assert [each["dra.cpumem/provisioning"].string for each in told[:3]] == [
-        "static",
-        "onDemand",
-        "none",
-    ]
+    assert [each["dra.cpumem/provisioning"].string for each in told[:3]] == ["static", "onDemand", "none"]
     assert told[0]["dra.cpumem/hugetlbAccounting"].string == "memory"
 
 

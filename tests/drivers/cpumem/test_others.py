@@ -19,9 +19,7 @@ def entry(pages: int = 10, consumers: tuple[str, ...] = (POD,), uid: str = "u") 
     prepared = PreparedDevice(
         request="r", pool="n", device="numa0", amounts={"numa0/hugepages2Mi": pages * 2 * MI}
     )
-    return PreparedClaim(
-        uid=uid, namespace="ns", name="claim", devices=(prepared,), consumers=consumers
-    )
+    return PreparedClaim(uid=uid, namespace="ns", name="claim", devices=(prepared,), consumers=consumers)
 
 
 @pytest.fixture(name="machine")
@@ -61,9 +59,7 @@ def test_two_claims_of_a_pod_are_counted_once(machine: Machine, tmp_path: Path):
 
 
 @pytest.mark.parametrize("root", ["missing", ""])
-def test_where_usage_cannot_be_read_claims_count_in_full(
-    machine: Machine, tmp_path: Path, root: str
-):
+def test_where_usage_cannot_be_read_claims_count_in_full(machine: Machine, tmp_path: Path, root: str):
     where = str(tmp_path / root) if root else ""
     assert held_by_others(machine, [entry(10)], where) == {0: {2 * MI: 20}}
     assert held_by_others(machine, [entry(99)], where) == {0: {2 * MI: 0}}

@@ -7,12 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from drakit.drivers.cpumem.preflight import (
-    CGROUP2_MAGIC,
-    filesystem_magic,
-    findings,
-    pods_cgroup,
-)
+from drakit.drivers.cpumem.preflight import CGROUP2_MAGIC, filesystem_magic, findings, pods_cgroup
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.kit.preflight import CheckResult
 from drakit.machine.model import HugepagePool
@@ -63,12 +58,8 @@ def test_a_node_that_lacks_nothing(place: Path) -> None:
     assert {each.subject for each in found} == {"cgroups", "kernel", "kubelet"}
 
 
-@pytest.mark.parametrize(
-    ("magic", "said"), [(0x01021994, "magic 0x1021994"), (None, "does not exist")]
-)
-def test_hybrid_and_v1_hosts_are_told_by_the_file_system(
-    place: Path, magic: int | None, said: str
-) -> None:
+@pytest.mark.parametrize(("magic", "said"), [(0x01021994, "magic 0x1021994"), (None, "does not exist")])
+def test_hybrid_and_v1_hosts_are_told_by_the_file_system(place: Path, magic: int | None, said: str) -> None:
     (problem, *_) = [each for each in look(place, magic) if each.problem]
     assert said in problem.problem
     assert "unified_cgroup_hierarchy" in problem.remedy

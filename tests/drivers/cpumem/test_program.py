@@ -39,8 +39,7 @@ def test_a_dry_run_prints_the_slices_of_any_machine(root: str, capsys: pytest.Ca
     (only,) = yaml.safe_load_all(capsys.readouterr().out)
     assert only["spec"]["driver"] == "dra.cpumem"
     assert [
-        (d["name"], d["capacity"]["dra.cpumem/hugepages2Mi"]["value"])
-        for d in only["spec"]["devices"]
+        (d["name"], d["capacity"]["dra.cpumem/hugepages2Mi"]["value"]) for d in only["spec"]["devices"]
     ] == [("numa0", "180Mi"), ("numa1", "180Mi")]  # ten pages of each are others'
     assert not (Path(root) / "kubelet").exists()
 
@@ -65,9 +64,7 @@ def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]):
         ("--layout", "splitt", "did you mean 'split'"),
     ],
 )
-def test_a_wrong_setting_is_exit_code_2(
-    flag: str, value: str, said: str, capsys: pytest.CaptureFixture[str]
-):
+def test_a_wrong_setting_is_exit_code_2(flag: str, value: str, said: str, capsys: pytest.CaptureFixture[str]):
     assert main([f"{flag}={value}"]) == 2
     assert said in capsys.readouterr().err
 
@@ -77,9 +74,7 @@ def test_settings_of_both_drivers_have_the_same_names():
     theirs = {one.key: one.flags for one in settings_of(cpu_program().config, "X")}
     ours = {one.key: one.flags for one in settings_of(cpumem_program().config, "X")}
     assert theirs.keys() - ours.keys() == {"cpuDeviceMode"}
-    assert all(
-        ours[key] == flags for key, flags in theirs.items() if key in ours and key != "groupBy"
-    )
+    assert all(ours[key] == flags for key, flags in theirs.items() if key in ours and key != "groupBy")
 
 
 def test_hugepage_settings_are_understood():
@@ -118,9 +113,7 @@ def test_the_driver_yields_what_a_drop_in_gives_the_kubelet(root: str, tmp_path:
 
 
 def test_growth_is_offered(root: str):
-    config = CpuMemConfig(
-        sysfs_root=root, kubelet_root_dir=f"{root}/kubelet", hugepage_growth="0:2Mi=50"
-    )
+    config = CpuMemConfig(sysfs_root=root, kubelet_root_dir=f"{root}/kubelet", hugepage_growth="0:2Mi=50")
     driver = CpuMemDiscovery()(config, "node")
     found = capacities(driver)
     assert (found["numa0"]["hugepages2Mi"], found["numa1"]["hugepages2Mi"]) == ("280Mi", "180Mi")

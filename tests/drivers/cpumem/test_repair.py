@@ -85,9 +85,7 @@ class Node:
         driver = cpumem_driver(
             CpuMemConfig(reserved_memory=""),
             machine,
-            policy=MemoryQosPolicy(
-                throttling_factor=0.9, hugetlb_charged=cgroups.memory_hugetlb_accounting
-            ),
+            policy=MemoryQosPolicy(throttling_factor=0.9, hugetlb_charged=cgroups.memory_hugetlb_accounting),
         )
         amounts = {"numa1/memory": GI, "numa1/hugepages2Mi": 64 * MI, "numa1/hugepages1Gi": GI}
         prepared = PreparedDevice(
@@ -97,9 +95,7 @@ class Node:
             exclusive={"cpu": CpuSet([8, 9]), "memory-node": CpuSet([1])},
             amounts=amounts,
         )
-        entry = PreparedClaim(
-            uid="u", namespace="ns", name="c", devices=(prepared,), consumers=("p",)
-        )
+        entry = PreparedClaim(uid="u", namespace="ns", name="c", devices=(prepared,), consumers=("p",))
         prepared_claims = PreparedClaims([entry])
         self.enforcer = Enforcer(lambda: driver, lambda: prepared_claims)
         device = names.qualified_name(driver.cdi_kind, names.requests_of(entry)[0])
@@ -174,8 +170,7 @@ def test_the_page_tells_who_repairs_each_file_of_a_container(hierarchy: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("hierarchy", "file"),
-    [(each, file) for each, files in OF_CONTAINERS.items() for file in sorted(files)],
+    ("hierarchy", "file"), [(each, file) for each, files in OF_CONTAINERS.items() for file in sorted(files)]
 )
 @settings(max_examples=15)
 @given(data=st.data())
@@ -256,13 +251,7 @@ class _Pods:
             amounts = {"numa0/memory": (number + 1) * GI, "numa0/hugepages2Mi": 64 * MI}
             prepared = PreparedDevice(request="r", pool="n", device="numa0", amounts=amounts)
             entries.append(
-                PreparedClaim(
-                    uid=uid,
-                    namespace="ns",
-                    name=uid,
-                    devices=(prepared,),
-                    consumers=(uid,),
-                )
+                PreparedClaim(uid=uid, namespace="ns", name=uid, devices=(prepared,), consumers=(uid,))
             )
         self.tree.set("kubelet/kubepods", "hugetlb.2MB.max", str(2 * MI))
         self.tree.set("kubelet/kubepods", "hugetlb.2MB.rsvd.max", str(2 * MI))
@@ -302,9 +291,7 @@ async def test_every_level_above_containers_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["0", "4096", str(2 * MI)])
-async def test_a_foreign_value_above_containers_is_put_right_in_one_pass(
-    tmp_path: Path, value: str
-) -> None:
+async def test_a_foreign_value_above_containers_is_put_right_in_one_pass(tmp_path: Path, value: str) -> None:
     pods = _Pods(tmp_path)
     await pods.settle()
     meant = owned(pods.record)
@@ -330,9 +317,7 @@ async def node_with(release: FakeRuntimeRelease) -> AsyncIterator[SimulatedNode]
 
 
 @pytest.mark.parametrize("release", [CONTAINERD_2_4, CONTAINERD_2_0], ids=str)
-async def test_the_host_repairs_every_file_of_pod_and_container(
-    release: FakeRuntimeRelease,
-) -> None:
+async def test_the_host_repairs_every_file_of_pod_and_container(release: FakeRuntimeRelease) -> None:
     """With a runtime that takes pushed updates, and with one whose containers are written directly."""
     pod = "kubepods/poduid-of-pod"
     async with node_with(release) as node, serving(node, "--verify-seconds", "0") as host:

@@ -72,9 +72,7 @@ def test_what_is_wrong_is_said(text: str, said: str):
 
 
 def test_reservations_of_more_than_the_machine_has_cause_warnings():
-    warnings = list(
-        Reservation.parse("9:memory=1Gi;0:memory=99Gi,hugepages-2Mi=2Gi").warnings(SERVER)
-    )
+    warnings = list(Reservation.parse("9:memory=1Gi;0:memory=99Gi,hugepages-2Mi=2Gi").warnings(SERVER))
     assert warnings[0].startswith("reservedMemory names NUMA node 9")
     assert "takes 99Gi of memory on NUMA node 0, which has 13Gi" in warnings[1]
     assert "hugepages2Mi" in warnings[2]

@@ -20,9 +20,7 @@ from tests.drivers.cpumem.amounts import NODE, driver
 NUMA = "resource.kubernetes.io/numaNode"
 
 
-def scheduled(
-    one: CpuMemDriver, *requests: Mapping[str, Any], constraints: Any = ()
-) -> SchedulingResult:
+def scheduled(one: CpuMemDriver, *requests: Mapping[str, Any], constraints: Any = ()) -> SchedulingResult:
     """A pod with one claim of these requests (name, class, amounts) on one node."""
     claim = {
         "metadata": {"name": "mine", "namespace": "default", "uid": "c"},
@@ -46,10 +44,7 @@ def scheduled(
 
 def request(name: str, device_class: str, **amounts: str) -> dict[str, Any]:
     requests = {f"dra.cpumem/{key}": value for key, value in amounts.items()}
-    return {
-        "name": name,
-        "exactly": {"deviceClassName": device_class, "capacity": {"requests": requests}},
-    }
+    return {"name": name, "exactly": {"deviceClassName": device_class, "capacity": {"requests": requests}}}
 
 
 def picks(placement: SchedulingResult) -> list[tuple[str, dict[str, str]]]:
@@ -57,10 +52,7 @@ def picks(placement: SchedulingResult) -> list[tuple[str, dict[str, str]]]:
     assert placement.feasible, placement.reason
     (allocation,) = placement.allocations
     return [
-        (
-            pick.device.device,
-            {key.removeprefix("dra.cpumem/"): str(n) for key, n in pick.consumed.items()},
-        )
+        (pick.device.device, {key.removeprefix("dra.cpumem/"): str(n) for key, n in pick.consumed.items()})
         for pick in allocation.picks
     ]
 
@@ -130,15 +122,11 @@ def test_split_is_tied_together_by_the_numa_node():
 
 
 def test_split_can_give_memory_of_a_node_without_cpus():
-    found = picks(
-        scheduled(driver(layout="split"), request("m", "dra.cpumem-memory-only", memory="2Gi"))
-    )
+    found = picks(scheduled(driver(layout="split"), request("m", "dra.cpumem-memory-only", memory="2Gi")))
     assert found == [("memory-numa4", {"memory": "2Gi"})]
 
 
-@pytest.mark.parametrize(
-    "name", ["dra.cpumem-cpu", "dra.cpumem-memory", "dra.cpumem-hugepages-2mi"]
-)
+@pytest.mark.parametrize("name", ["dra.cpumem-cpu", "dra.cpumem-memory", "dra.cpumem-hugepages-2mi"])
 def test_classes_of_kinds_match_nothing_in_the_other_layout(name: str):
     """And do so without an error, which would stop the whole allocation."""
     key = name.rpartition("-")[2]

@@ -118,9 +118,7 @@ def walk(node: Node, seed: int, steps: int) -> None:
     st.integers(0, 2**32),
     st.booleans(),
 )
-def test_any_life_of_any_machine(
-    machine: Machine, layout: str, group_by: str, seed: int, grows: bool
-):
+def test_any_life_of_any_machine(machine: Machine, layout: str, group_by: str, seed: int, grows: bool):
     config = CpuMemConfig(
         layout=layout,  # type: ignore[arg-type]
         group_by=group_by,  # type: ignore[arg-type]

@@ -47,8 +47,7 @@ class Judge:
 
     def left(self, chosen: CpuSet) -> list[int]:
         return [
-            sum(len(part & self.free - chosen) for part in level if part & chosen)
-            for level in self.parts
+            sum(len(part & self.free - chosen) for part in level if part & chosen) for level in self.parts
         ]
 
     def touched(self, chosen: CpuSet) -> list[CpuSet]:
@@ -58,13 +57,7 @@ class Judge:
         in_part = [core for core in self.touched(chosen) if not core <= chosen]
         broken = [core for core in in_part if core <= self.free]
         left_on_cores = sum(len(core & self.free - chosen) for core in self.touched(chosen))
-        return [
-            *self.counts(chosen),
-            len(in_part),
-            len(broken),
-            *self.left(chosen),
-            left_on_cores,
-        ]
+        return [*self.counts(chosen), len(in_part), len(broken), *self.left(chosen), left_on_cores]
 
     def spread(self, chosen: CpuSet) -> list[int]:
         cores = self.touched(chosen)
@@ -139,9 +132,7 @@ def _check(machine: Machine, group: CpuSet, free: CpuSet, count: int, policy: Cp
         chosen = choose(topology, group, free, count, policy)
     except RejectedError as no:
         assert no.reason in ("capacity", "policy")
-        assert (
-            policy in (WHOLE, ONE_CACHE, EVEN_WHOLE) or len(group & free & machine.online) < count
-        )
+        assert policy in (WHOLE, ONE_CACHE, EVEN_WHOLE) or len(group & free & machine.online) < count
         return
     assert chosen <= group & free & machine.online
     assert len(chosen) == count or (policy.whole_cores and len(chosen) > count)
@@ -156,9 +147,7 @@ def _check(machine: Machine, group: CpuSet, free: CpuSet, count: int, policy: Cp
     st.integers(1, 64),
     st.sampled_from(POLICIES),
 )
-def test_right_count_inside_the_group(
-    data: st.DataObject, machine: Machine, count: int, policy: CpuPolicy
-):
+def test_right_count_inside_the_group(data: st.DataObject, machine: Machine, count: int, policy: CpuPolicy):
     group = data.draw(subset(machine.present))
     free = data.draw(subset(machine.present))
     _check(machine, group, free, count, policy)
@@ -198,9 +187,7 @@ def test_assigned_and_released_at_random_nobody_shares(machine: Machine, seed: i
 
 
 @given(st.data(), machines(cpus=40), st.integers(1, 40))
-def test_distributed_is_as_even_as_the_nodes_allow(
-    data: st.DataObject, machine: Machine, count: int
-):
+def test_distributed_is_as_even_as_the_nodes_allow(data: st.DataObject, machine: Machine, count: int):
     free = data.draw(subset(machine.online))
     assume(count <= len(free))
     chosen = choose(CpuTopology(machine), machine.online, free, count, EVEN)
@@ -300,9 +287,7 @@ def test_spread_prefers_cores_to_itself():
 def test_whole_cores_round_up_or_say_no():
     machine = build(cores=4, threads=2, surroundings=ADJACENT)
     assert _chosen(machine, "1-7", 3, WHOLE) == "2-5"
-    with pytest.raises(
-        RejectedError, match=r"7 CPUs in whole cores .* only 6 are on entirely free cores"
-    ):
+    with pytest.raises(RejectedError, match=r"7 CPUs in whole cores .* only 6 are on entirely free cores"):
         _chosen(machine, "1-7", 7, WHOLE)
 
 
@@ -322,9 +307,7 @@ def test_no_caches_no_nodes_known_still_works():
     machine = build(cores=4, threads=2, surroundings=ADJACENT)
     bare = replace(
         machine,
-        cpus=tuple(
-            replace(c, llc=None, numa_node=None, socket=None, core=None) for c in machine.cpus
-        ),
+        cpus=tuple(replace(c, llc=None, numa_node=None, socket=None, core=None) for c in machine.cpus),
     )
     assert str(choose(CpuTopology(bare), bare.online, bare.online, 3)) == "0-2"
 
@@ -338,9 +321,7 @@ def test_less_than_one_cpu_is_rejected(count: int):
 
 def test_too_many_cpus_say_how_many_there_are():
     machine = build(cores=4, threads=1)
-    with pytest.raises(
-        RejectedError, match=r"3 CPUs are requested, but only 2 of 4 are free \(1-2\)"
-    ) as no:
+    with pytest.raises(RejectedError, match=r"3 CPUs are requested, but only 2 of 4 are free \(1-2\)") as no:
         choose(CpuTopology(machine), machine.online, CpuSet([1, 2]), 3)
     assert no.value.reason == "capacity"
 

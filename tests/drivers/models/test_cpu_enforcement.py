@@ -7,15 +7,7 @@ import pytest
 from drakit.core.cpuset import CpuSet
 from drakit.kit.driver import PreparedClaim, PreparedClaims, RejectedError
 from drakit.testing.synthetic import CoreSpec, NumaSpec, Numbering, Surroundings, assemble, build
-from tests.drivers.cpu.claims import (
-    Node,
-    amount,
-    claim,
-    container,
-    driver,
-    prepared_claims_of,
-    single,
-)
+from tests.drivers.cpu.claims import Node, amount, claim, container, driver, prepared_claims_of, single
 
 ADJACENT = Surroundings(numbering=Numbering.ADJACENT)
 SERVER = build(sockets=2, cores=4, threads=2, surroundings=ADJACENT)  # nodes 0-7 and 8-15
@@ -74,11 +66,7 @@ def test_several_claims_unite():
     desired = node.driver.enforce(container(*entries), node.prepared_claims)
     assert str(desired.cpus) == "0-1,8-9"
     assert desired.mems == CpuSet([0, 1])
-    assert desired.env == {
-        "DRA_CPUSET": "0-1,8-9",
-        "DRA_CPUSET_uid-0": "0-1",
-        "DRA_CPUSET_uid-1": "8-9",
-    }
+    assert desired.env == {"DRA_CPUSET": "0-1,8-9", "DRA_CPUSET_uid-0": "0-1", "DRA_CPUSET_uid-1": "8-9"}
 
 
 def test_w11_a_container_that_names_one_request_gets_that_requests_cpus():
@@ -141,10 +129,7 @@ def test_admin_access_keeps_its_quota():
 
 def test_gauges_count_every_online_cpu_once():
     node, _ = _prepared(("cpudevnuma000", 3), reserved_cpus="15")
-    readings = {
-        (g.name, *dict(g.labels).values()): g.value
-        for g in node.driver.gauges(node.prepared_claims)
-    }
+    readings = {(g.name, *dict(g.labels).values()): g.value for g in node.driver.gauges(node.prepared_claims)}
     assert readings["allocated_cpus",] == 3
     assert readings["available_cpus",] == 12
     assert readings["reserved_cpus",] == 1
@@ -171,15 +156,11 @@ def test_a_second_pod_is_rejected_and_told_whose_the_claim_is() -> None:
 
     node = cpu_driver(CpuConfig(), build())
     prepared = PreparedDevice(request="r", pool="p", device="d", exclusive={"cpu": CpuSet([2, 3])})
-    entry = PreparedClaim(
-        uid="u", namespace="ns", name="c", devices=(prepared,), consumers=("one",)
-    )
+    entry = PreparedClaim(uid="u", namespace="ns", name="c", devices=(prepared,), consumers=("one",))
     use = ClaimUse(entry, (prepared,), "one", "ns/owner")
 
     def container(uid: str) -> ContainerView:
-        return ContainerView(
-            id="x", name="main", pod_uid=uid, pod_name="p", namespace="ns", uses=(use,)
-        )
+        return ContainerView(id="x", name="main", pod_uid=uid, pod_name="p", namespace="ns", uses=(use,))
 
     assert node.enforce(container("one"), PreparedClaims([entry])).cpus == CpuSet([2, 3])
     with pytest.raises(RejectedError, match=r"belongs to pod ns/owner.*ResourceClaimTemplate"):

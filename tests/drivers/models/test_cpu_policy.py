@@ -9,13 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drakit.core.cpuset import CpuSet
-from drakit.drivers.models.cpu_policy import (
-    CorePlacement,
-    CpuPolicy,
-    Distribute,
-    SameL3,
-    cpu_policy,
-)
+from drakit.drivers.models.cpu_policy import CorePlacement, CpuPolicy, Distribute, SameL3, cpu_policy
 from drakit.kit.driver import OpaqueConfig, RejectedError
 from tests.drivers.cpu.claims import policy_config
 
@@ -68,10 +62,7 @@ def test_named_cpus_override_the_policy_of_the_class():
         ({"apiVersion": "v1alpha1", "cpuConfig": []}, "cpuConfig"),
         ({"apiVersion": "v1alpha1", "cpuConfig": {"cpuset": "5-2"}}, "runs backwards"),
         ({"apiVersion": "v1alpha1", "cpuConfig": {"cpuset": ""}}, "cpuset is empty"),
-        (
-            {"apiVersion": "v1alpha1", "cpuConfig": {"cpuset": "1", "wholeCores": True}},
-            "nothing to choose",
-        ),
+        ({"apiVersion": "v1alpha1", "cpuConfig": {"cpuset": "1", "wholeCores": True}}, "nothing to choose"),
         (
             {"apiVersion": "v1alpha1", "cpuConfig": {"wholeCores": True, "placement": "spread"}},
             "wholeCores: true takes every thread",
@@ -94,9 +85,7 @@ _JSON = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["apiVersion", "cpuConfig", "cpuset", "placement", "x"]),
-            inner,
-            max_size=4,
+            st.sampled_from(["apiVersion", "cpuConfig", "cpuset", "placement", "x"]), inner, max_size=4
         )
     ),
     max_leaves=8,

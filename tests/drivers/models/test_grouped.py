@@ -53,10 +53,7 @@ def test_a_numa_node_is_a_device():
         "capacity": {
             "dra.cpu/cpu": {
                 "value": "7",
-                "requestPolicy": {
-                    "default": "1",
-                    "validRange": {"min": "1", "max": "7", "step": "1"},
-                },
+                "requestPolicy": {"default": "1", "validRange": {"min": "1", "max": "7", "step": "1"}},
             }
         },
     }
@@ -137,9 +134,7 @@ def test_held_back_cpus_reduce_the_capacity_beside_the_reserved_core():
 
 
 def test_node_allocatable_mapping():
-    (device,) = _devices(
-        build(), group_by="machine", publish_node_allocatable_resource_mapping=True
-    )
+    (device,) = _devices(build(), group_by="machine", publish_node_allocatable_resource_mapping=True)
     assert device.node_allocatable_resources == {
         "cpu": {"mapping": {"capacityKey": "dra.cpu/cpu", "capacityMultiplier": "1"}}
     }
@@ -148,10 +143,7 @@ def test_node_allocatable_mapping():
 def test_pcie_roots_of_all_cpus():
     machine = build(nodes=2, surroundings=Surroundings(pci_roots_per_node=1))
     (device,) = _devices(machine, group_by="machine", expose_pcie_roots=True)
-    assert device.attributes["resource.kubernetes.io/pcieRoot"].strings == (
-        "pci0000:00",
-        "pci0000:10",
-    )
+    assert device.attributes["resource.kubernetes.io/pcieRoot"].strings == ("pci0000:00", "pci0000:10")
 
 
 def test_w19_the_request_policy_gives_one_whole_cpu_by_default():
@@ -246,12 +238,8 @@ def test_more_than_is_free_says_who_where_and_how_many():
 
 def test_policies_reach_the_choice():
     node = _node()
-    spread = node.prepare(
-        claim(amount("cpudevnuma000", 2, policy_config(placement="spread")), uid="spread")
-    )
-    whole = node.prepare(
-        claim(amount("cpudevnuma000", 3, policy_config(wholeCores=True)), uid="whole")
-    )
+    spread = node.prepare(claim(amount("cpudevnuma000", 2, policy_config(placement="spread")), uid="spread"))
+    whole = node.prepare(claim(amount("cpudevnuma000", 3, policy_config(wholeCores=True)), uid="whole"))
     assert str(spread.exclusive("cpu")) == "0,2"
     assert str(whole.exclusive("cpu")) == "4-7"
 

@@ -37,9 +37,7 @@ def with_scratchpad(page: dict[str, Any], driver: Any) -> GroupedDriver:
     return replace(driver, resources=(*driver.resources, page["ScratchpadResource"](driver.cpus)))
 
 
-def prepared(
-    driver: GroupedDriver, held: PreparedClaims, uid: str, device: str, amount: str
-) -> Any:
+def prepared(driver: GroupedDriver, held: PreparedClaims, uid: str, device: str, amount: str) -> Any:
     consumed = {
         kind.key: Quantity(amount if kind.name == "scratchpad" else 1)
         for each in driver.devices
@@ -72,9 +70,7 @@ def test_it_is_offered_in_every_group_and_layout(page: dict[str, Any], group_by:
         config = CpuMemConfig(group_by=group_by, layout=layout)  # type: ignore[arg-type]
         driver = with_scratchpad(page, cpumem_driver(config, machine))
         capacities = [d.capacity for d in driver.offer().pools[0].devices]
-        offered = [
-            c["dra.cpumem/scratchpad"].value for c in capacities if "dra.cpumem/scratchpad" in c
-        ]
+        offered = [c["dra.cpumem/scratchpad"].value for c in capacities if "dra.cpumem/scratchpad" in c]
         assert sum(q.ceil() for q in offered) == 60 * MI * len(machine.numa_nodes)
 
 

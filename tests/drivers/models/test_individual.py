@@ -142,18 +142,13 @@ def test_threads_switched_off_as_a_whole_are_not_offered():
 
 def test_node_allocatable_mapping():
     devices = _devices(build(), publish_node_allocatable_resource_mapping=True)
-    assert devices["cpudev000"].node_allocatable_resources == {
-        "cpu": {"mapping": {"deviceMultiplier": "1"}}
-    }
+    assert devices["cpudev000"].node_allocatable_resources == {"cpu": {"mapping": {"deviceMultiplier": "1"}}}
 
 
 def test_pcie_roots_near_the_cpu():
     machine = build(nodes=2, surroundings=Surroundings(pci_roots_per_node=2))
     device = _devices(machine, expose_pcie_roots=True)["cpudev000"]
-    assert device.attributes["resource.kubernetes.io/pcieRoot"].strings == (
-        "pci0000:00",
-        "pci0000:10",
-    )
+    assert device.attributes["resource.kubernetes.io/pcieRoot"].strings == ("pci0000:00", "pci0000:10")
     assert "resource.kubernetes.io/pcieRoot" not in _devices(machine)["cpudev000"].attributes
 
 
@@ -173,27 +168,13 @@ def _node(**settings: object) -> Node:
 
 def test_exactly_the_schedulers_cpus():
     entry = _node().prepare(claim(single(2), single(3), single(6)))
-    assert [str(prepared.exclusive["cpu"]) for prepared in entry.devices] == [
-        "2",
-        "3",
-        "6",
-    ]
+    assert [str(prepared.exclusive["cpu"]) for prepared in entry.devices] == ["2", "3", "6"]
 
 
 def test_w11_a_request_tells_its_own_cpus_only():
-    entry = _node().prepare(
-        claim(single(2, request="a"), single(3, request="a"), single(6, request="b"))
-    )
-    assert [prepared.env["DRA_CPUSET_uid-1"] for prepared in entry.devices] == [
-        "2-3",
-        "2-3",
-        "6",
-    ]
-    assert [prepared.env["DRA_CPUSET"] for prepared in entry.devices] == [
-        "2-3",
-        "2-3",
-        "6",
-    ]
+    entry = _node().prepare(claim(single(2, request="a"), single(3, request="a"), single(6, request="b")))
+    assert [prepared.env["DRA_CPUSET_uid-1"] for prepared in entry.devices] == ["2-3", "2-3", "6"]
+    assert [prepared.env["DRA_CPUSET"] for prepared in entry.devices] == ["2-3", "2-3", "6"]
 
 
 def test_another_claims_cpu_is_rejected_and_the_holder_named():

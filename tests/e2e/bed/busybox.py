@@ -24,9 +24,7 @@ def write_image_archive(path: Path) -> None:
         "config": {"Entrypoint": ["/bin/sleep", "infinity"], "Env": ["PATH=/bin"]},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
     }
-    manifest = [
-        {"Config": "config.json", "RepoTags": [IMAGE, SANDBOX_IMAGE], "Layers": ["layer.tar"]}
-    ]
+    manifest = [{"Config": "config.json", "RepoTags": [IMAGE, SANDBOX_IMAGE], "Layers": ["layer.tar"]}]
     with tarfile.open(path, "w") as archive:
         _add(archive, "config.json", json.dumps(config).encode())
         _add(archive, "layer.tar", layer)
@@ -57,9 +55,7 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644)
     archive.addfile(info, io.BytesIO(content))
 
 
-def _add_entry(
-    archive: tarfile.TarFile, name: str, kind: bytes, mode: int, target: str = ""
-) -> None:
+def _add_entry(archive: tarfile.TarFile, name: str, kind: bytes, mode: int, target: str = "") -> None:
     info = tarfile.TarInfo(name)
     info.type, info.mode, info.linkname = kind, mode, target
     archive.addfile(info)

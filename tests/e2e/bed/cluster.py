@@ -127,8 +127,7 @@ class Cluster:
         return [
             entry
             for entry in slices
-            if entry["spec"]["driver"] == driver
-            and (not node or entry["spec"].get("nodeName") == node)
+            if entry["spec"]["driver"] == driver and (not node or entry["spec"].get("nodeName") == node)
         ]
 
     # Waiting ----------------------------------------------------------------------------
@@ -173,9 +172,7 @@ class Cluster:
             pod = self.api.get("v1", "Pod", name, namespace)
             status = pod["status"]
             statuses = status.get("containerStatuses", [])
-            complete = phase != "Running" or (
-                statuses and all(container["ready"] for container in statuses)
-            )
+            complete = phase != "Running" or (statuses and all(container["ready"] for container in statuses))
             if status.get("phase") == phase and complete:
                 return pod
             raise NotYetError(self.why_not(pod))
@@ -192,9 +189,7 @@ class Cluster:
             limit,
         )
 
-    def wait_for_event(
-        self, namespace: str, text: str, *, about: str = "", limit: float = 180.0
-    ) -> str:
+    def wait_for_event(self, namespace: str, text: str, *, about: str = "", limit: float = 180.0) -> str:
         """Wait until an event (``about`` one object) contains ``text``, and return the event."""
 
         def seen() -> str:
@@ -227,9 +222,7 @@ class Cluster:
     def logs(self, pod: str, namespace: str, container: str = "") -> str:
         """The log of a container, as in ``kubectl logs``."""
         query = f"?container={container}" if container else ""
-        return self.api.raw(
-            "GET", self.api.path("v1", "Pod", namespace, pod) + f"/log{query}"
-        ).decode()
+        return self.api.raw("GET", self.api.path("v1", "Pod", namespace, pod) + f"/log{query}").decode()
 
     def container_id(self, pod: Manifest, container: str = "") -> str:
         """The runtime's id of a container of a running pod (its first one by default)."""
@@ -271,11 +264,7 @@ def _event_line(event: Manifest) -> str:
 
 
 def busybox_pod(
-    name: str,
-    command: str = "sleep infinity",
-    *,
-    claims: Iterable[Manifest] = (),
-    **spec: Any,
+    name: str, command: str = "sleep infinity", *, claims: Iterable[Manifest] = (), **spec: Any
 ) -> Manifest:
     """A small pod that runs a shell command and terminates immediately on request.
 

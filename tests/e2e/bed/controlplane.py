@@ -168,9 +168,7 @@ class ControlPlane:
         config.write_text(egress_configuration(socket))
         self.routes.write_text("{}")
         module = ("-m", "tests.e2e.bed.egress", str(socket), str(self.routes))
-        self.children["egress"] = self.run.start(
-            "egress", [sys.executable, *module], cwd=REPOSITORY
-        )
+        self.children["egress"] = self.run.start("egress", [sys.executable, *module], cwd=REPOSITORY)
         client = keys.authority.client("kube-apiserver-kubelet-client", "system:masters")
         return [
             f"--egress-selector-config-file={config}",
@@ -184,11 +182,7 @@ class ControlPlane:
         policy.write_text(json.dumps(_AUDIT_POLICY))
         log = self.run.directory / "audit.log"
         log.touch()
-        return [
-            f"--audit-policy-file={policy}",
-            f"--audit-log-path={log}",
-            "--audit-log-mode=blocking",
-        ]
+        return [f"--audit-policy-file={policy}", f"--audit-log-path={log}", "--audit-log-mode=blocking"]
 
     def _start_api_server(self, *extra: str) -> None:
         etcd, peer = free_port(), free_port()

@@ -107,15 +107,10 @@ class Cri:
             command=["/bin/sh", "-c", command],
             envs=[cri.KeyValue(key=key, value=value.encode()) for key, value in variables],
             log_path=f"{name}_{attempt}.log",
-            linux={
-                "resources": resources or {},
-                "security_context": {"namespace_options": _NAMESPACES},
-            },
+            linux={"resources": resources or {}, "security_context": {"namespace_options": _NAMESPACES}},
             CDI_devices=[cri.CDIDevice(name=device) for device in devices],
         )
-        request = cri.CreateContainerRequest(
-            pod_sandbox_id=pod.id, config=config, sandbox_config=pod.config
-        )
+        request = cri.CreateContainerRequest(pod_sandbox_id=pod.id, config=config, sandbox_config=pod.config)
         return str(self._call("CreateContainer", request, cri.CreateContainerResponse).container_id)
 
     def start(self, container: str) -> None:
@@ -179,9 +174,7 @@ class Cri:
 
     def remove_all_pods(self) -> None:
         """Leave the runtime empty, for the next test."""
-        answer = self._call(
-            "ListPodSandbox", cri.ListPodSandboxRequest(), cri.ListPodSandboxResponse
-        )
+        answer = self._call("ListPodSandbox", cri.ListPodSandboxRequest(), cri.ListPodSandboxResponse)
         for item in answer.items:
             self.remove_pod(Pod(item.id, item.metadata.name, item.metadata.uid, None))
 

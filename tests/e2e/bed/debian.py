@@ -98,9 +98,7 @@ class Qemu(Artifact):
 
     def build(self, directory: Path, log: Path) -> None:
         """Bootstrap the file system."""
-        _debootstrap(
-            f"QEMU of {self.release}", self.release, self.packages, directory / "root", log
-        )
+        _debootstrap(f"QEMU of {self.release}", self.release, self.packages, directory / "root", log)
 
     def program(self, name: str) -> list[str]:
         """The command that runs a program of this file system outside of it, with its own loader."""
@@ -163,10 +161,7 @@ def make_image(image: Path, tree: Path, size: str, log: Path) -> None:
     options = ("-q", "-t", "ext4", "-E", "lazy_itable_init=1,lazy_journal_init=1")
     with log.open("ab") as output:
         subprocess.run(
-            [mke2fs, *options, "-d", str(tree), str(image), size],
-            stdout=output,
-            stderr=output,
-            check=True,
+            [mke2fs, *options, "-d", str(tree), str(image), size], stdout=output, stderr=output, check=True
         )
 
 

@@ -112,9 +112,7 @@ def build_image(target: Path) -> Path:
     return target
 
 
-def render_chart(
-    pins: Pins, chart: str, namespace: str, values: Mapping[str, Any]
-) -> list[Manifest]:
+def render_chart(pins: Pins, chart: str, namespace: str, values: Mapping[str, Any]) -> list[Manifest]:
     """Render a chart below ``deploy/helm`` with ``helm template``."""
     helm = [str(helm_program(pins).path()), "template", chart, f"deploy/helm/{chart}"]
     version = ["--kube-version", pins.kubernetes, "--namespace", namespace]

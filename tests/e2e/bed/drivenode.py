@@ -61,9 +61,7 @@ class DriverProcess:
     def start(self) -> None:
         """Start it and wait until it accepts claims: registration is its last step."""
         changes = f"import {self.mutant}\n" if self.mutant else ""
-        program = (
-            f"{changes}import sys\nfrom drakit.drivers.cpu.program import main\nsys.exit(main())"
-        )
+        program = f"{changes}import sys\nfrom drakit.drivers.cpu.program import main\nsys.exit(main())"
         self._node.run("rm -f /var/lib/kubelet/plugins_registry/*")
         self.process = self._node.spawn(
             f"driver-{self.mutant or 'unchanged'}",
@@ -143,12 +141,7 @@ class DrivenNode:
         """A sandbox."""
         return self._cri.run_pod()
 
-    def run(
-        self,
-        pod: Pod,
-        devices: Sequence[str] = (),
-        environment: Mapping[str, str] | None = None,
-    ) -> str:
+    def run(self, pod: Pod, devices: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> str:
         """Start a container in a pod; a rejection by the runtime raises ``GRPCError``."""
         return self._cri.run_container(pod, devices=devices, environment=environment)
 

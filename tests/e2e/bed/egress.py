@@ -55,9 +55,7 @@ async def _serve(socket: Path, routes: Path) -> None:
     await server.serve_forever()
 
 
-async def _relay(
-    near: asyncio.StreamReader, near_out: asyncio.StreamWriter, routes: dict[str, int]
-) -> None:
+async def _relay(near: asyncio.StreamReader, near_out: asyncio.StreamWriter, routes: dict[str, int]) -> None:
     head = (await near.readuntil(b"\r\n\r\n")).decode()
     method, target, _ = head.split(" ", 2)
     node, _, port = target.rpartition(":")

@@ -98,9 +98,7 @@ class Emulator:
         text = self.console_text()
         crash = _FATAL.search(text)
         if crash:
-            raise EmulatorDiedError(
-                f"{self.name}: the guest kernel crashed: {text[crash.start() :][:3000]}"
-            )
+            raise EmulatorDiedError(f"{self.name}: the guest kernel crashed: {text[crash.start() :][:3000]}")
         if not self._child.alive():
             raise EmulatorDiedError(
                 f"the emulator of {self.name} ended with status {self._child.process.returncode}: "

@@ -79,16 +79,12 @@ class GoModule:
         return parsed
 
     def _download(self) -> dict[str, Any]:
-        found: dict[str, Any] = _go_json(
-            "mod", "download", "-json", f"{self.module}@v{self.version}"
-        )
+        found: dict[str, Any] = _go_json("mod", "download", "-json", f"{self.module}@v{self.version}")
         return found
 
 
 def _go_json(*words: str) -> Any:
-    done = subprocess.run(
-        ["go", *words], env=_environment(), cwd="/", stdout=subprocess.PIPE, check=True
-    )
+    done = subprocess.run(["go", *words], env=_environment(), cwd="/", stdout=subprocess.PIPE, check=True)
     return json.loads(done.stdout)
 
 
@@ -136,15 +132,7 @@ class GoProgram(Program):
         output = ("-o", str(directory / self.name), self.package)
         run_step(
             f"go build {self.name} {self.version}",
-            [
-                "go",
-                "build",
-                *_BUILD_FLAGS,
-                *self._tag_flags(),
-                "-ldflags",
-                self._link_flags(),
-                *output,
-            ],
+            ["go", "build", *_BUILD_FLAGS, *self._tag_flags(), "-ldflags", self._link_flags(), *output],
             log=log,
             cwd=self.source.prepared(log),
             env=_environment(),
@@ -206,9 +194,7 @@ def kubernetes_programs(pins: Pins) -> dict[str, GoProgram]:
 
 def etcd_program(pins: Pins) -> GoProgram:
     """The etcd server."""
-    return GoProgram(
-        "etcd", pins.etcd_module, GoModule(pins.etcd_module, pins.etcd, (pins.etcd_module,))
-    )
+    return GoProgram("etcd", pins.etcd_module, GoModule(pins.etcd_module, pins.etcd, (pins.etcd_module,)))
 
 
 def helm_program(pins: Pins) -> GoProgram:

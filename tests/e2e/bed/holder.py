@@ -59,8 +59,7 @@ def with_holder(pod: Manifest) -> Manifest:
     spec = pod["spec"]
     mount = {"name": "bed", "mountPath": _DIRECTORY, "readOnly": True}
     containers = [
-        {**each, "volumeMounts": [*each.get("volumeMounts", []), mount]}
-        for each in spec["containers"]
+        {**each, "volumeMounts": [*each.get("volumeMounts", []), mount]} for each in spec["containers"]
     ]
     volume = {"name": "bed", "hostPath": {"path": _DIRECTORY, "type": "Directory"}}
     volumes = [*spec.get("volumes", []), volume]

@@ -38,9 +38,7 @@ def what_can_run() -> Ability:
     missing = []
     vm = os.geteuid() == 0
     if not vm:
-        missing.append(
-            "not root: no VM can be built (debootstrap, chroot), so neither node nor cluster tier"
-        )
+        missing.append("not root: no VM can be built (debootstrap, chroot), so neither node nor cluster tier")
     elif shutil.which("apt-get") is None:
         vm = False
         missing.append("no apt-get: the guest and QEMU come from a Debian archive")
@@ -49,9 +47,7 @@ def what_can_run() -> Ability:
         missing.append(f"root without its rights: no VM can be built: {rejection}")
     go = shutil.which("go") is not None
     if not go:
-        missing.append(
-            "no Go: Kubernetes, etcd and containerd 2 cannot be built, so no cluster tier"
-        )
+        missing.append("no Go: Kubernetes, etcd and containerd 2 cannot be built, so no cluster tier")
         if load_pins().is_crio:
             vm = False
             missing.append("no Go: CRI-O cannot be built, so neither node nor cluster tier")

@@ -35,10 +35,7 @@ def with_certificate(server: str, authority: Path, pair: KeyPair) -> str:
     return _document(
         server,
         authority,
-        {
-            "client-certificate-data": _embedded(pair.certificate),
-            "client-key-data": _embedded(pair.key),
-        },
+        {"client-certificate-data": _embedded(pair.certificate), "client-key-data": _embedded(pair.key)},
     )
 
 

@@ -30,9 +30,7 @@ class ApiError(Exception):
 class Api:
     """One API server, as one user; each call is one verified TLS connection."""
 
-    def __init__(
-        self, host: str, port: int, authority: Path, user: KeyPair | None, token: str = ""
-    ) -> None:
+    def __init__(self, host: str, port: int, authority: Path, user: KeyPair | None, token: str = "") -> None:
         self._host, self._port, self._token = host, port, token
         self._authority = authority
         self._tls = ssl.create_default_context(cafile=str(authority))
@@ -54,16 +52,12 @@ class Api:
         limit: float = 60.0,
     ) -> bytes:
         """One request; the body goes out as JSON. Raises ``ApiError`` on a status ≥ 400."""
-        connection = http.client.HTTPSConnection(
-            self._host, self._port, context=self._tls, timeout=limit
-        )
+        connection = http.client.HTTPSConnection(self._host, self._port, context=self._tls, timeout=limit)
         headers = {"Accept": "application/json", "Content-Type": content_type}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         try:
-            connection.request(
-                method, path, None if body is None else json.dumps(body).encode(), headers
-            )
+            connection.request(method, path, None if body is None else json.dumps(body).encode(), headers)
             response = connection.getresponse()
             content = response.read()
         except (http.client.HTTPException, ssl.SSLError) as error:
@@ -130,18 +124,14 @@ class Api:
                 return None
             raise
 
-    def list(
-        self, api_version: str, kind: str, namespace: str = "", **selectors: str
-    ) -> list[Manifest]:
+    def list(self, api_version: str, kind: str, namespace: str = "", **selectors: str) -> list[Manifest]:
         """All objects of a kind, in one namespace or (empty) everywhere."""
         query = "?" + urlencode(selectors) if selectors else ""
         path = self.path(api_version, kind, namespace) + query
         items: list[Manifest] = self.call("GET", path)["items"]
         return items
 
-    def patch(
-        self, api_version: str, kind: str, name: str, change: object, namespace: str = ""
-    ) -> Manifest:
+    def patch(self, api_version: str, kind: str, name: str, change: object, namespace: str = "") -> Manifest:
         """Merge ``change`` into one object."""
         path = self.path(api_version, kind, namespace, name)
         kind_of_patch = "application/merge-patch+json"
@@ -149,13 +139,7 @@ class Api:
         return patched
 
     def delete(
-        self,
-        api_version: str,
-        kind: str,
-        name: str,
-        namespace: str = "",
-        *,
-        grace: int | None = None,
+        self, api_version: str, kind: str, name: str, namespace: str = "", *, grace: int | None = None
     ) -> None:
         """Delete an object if it exists. ``grace=0`` is a force delete of a pod."""
         options: Manifest = {"propagationPolicy": "Background"}
@@ -168,12 +152,7 @@ class Api:
                 raise
 
     def token(
-        self,
-        namespace: str,
-        account: str,
-        *,
-        bound_to: Manifest | None = None,
-        seconds: int = 7200,
+        self, namespace: str, account: str, *, bound_to: Manifest | None = None, seconds: int = 7200
     ) -> str:
         """A real token of a service account, optionally bound to an object (a Node or a Pod)."""
         path = self.path("v1", "ServiceAccount", namespace, account) + "/token"
@@ -183,11 +162,7 @@ class Api:
             identity = {"name": metadata["name"], "uid": metadata["uid"]}
             kind = {"kind": bound_to["kind"], "apiVersion": bound_to["apiVersion"]}
             spec["boundObjectRef"] = {**kind, **identity}
-        request = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenRequest",
-            "spec": spec,
-        }
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         token: str = self.call("POST", path, request)["status"]["token"]
         return token
 

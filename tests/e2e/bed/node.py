@@ -67,9 +67,7 @@ class GuestProcess:
 class Node:
     """A machine of the test cluster: commands, files, services, power, cgroups."""
 
-    def __init__(
-        self, run: Run, pins: Pins, name: str, shape: Shape, plane: ControlPlane | None
-    ) -> None:
+    def __init__(self, run: Run, pins: Pins, name: str, shape: Shape, plane: ControlPlane | None) -> None:
         """Prepare the disks; ``plane`` is its cluster, ``None`` for a runtime without a kubelet."""
         self.name, self.shape = name, shape
         self.guest = guest_of(pins)
@@ -141,14 +139,11 @@ class Node:
         done = self.try_run(command, timeout)
         if done.status != 0:
             raise GuestError(
-                f"{self.name}: {command!r} ended with status {done.status}: "
-                f"{(done.err or done.out).strip()}"
+                f"{self.name}: {command!r} ended with status {done.status}: {(done.err or done.out).strip()}"
             )
         return done.out
 
-    def try_run(
-        self, command: str | Sequence[str], timeout: float = 120.0, given: bytes = b""
-    ) -> Done:
+    def try_run(self, command: str | Sequence[str], timeout: float = 120.0, given: bytes = b"") -> Done:
         """Run a command that may fail; return status, output and errors."""
         argv = ["sh", "-c", command] if isinstance(command, str) else list(command)
         return self._agent.run(argv, timeout, given)

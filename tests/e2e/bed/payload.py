@@ -14,13 +14,7 @@ from .gobuild import Program, kubernetes_programs, runtime_programs
 from .pins import HERE, Pins
 
 _PROGRAMS = ("init", "init-systemd", "init-cgroupfs", "network", "service", "agent.py")
-_SETTINGS = (
-    "bed-agent.service",
-    "bed-network.service",
-    "journald.conf",
-    "masked",
-    "system.conf",
-)
+_SETTINGS = ("bed-agent.service", "bed-network.service", "journald.conf", "masked", "system.conf")
 _GUEST_FILES = (*_PROGRAMS, *_SETTINGS)
 
 

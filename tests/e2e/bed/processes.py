@@ -62,8 +62,7 @@ class Child:
         """Raise ``ProcessDiedError`` with the end of the log if the program has exited."""
         if not self.alive():
             raise ProcessDiedError(
-                f"{self.name} ended with status {self.process.returncode}; {self.log}:\n"
-                + self.tail()
+                f"{self.name} ended with status {self.process.returncode}; {self.log}:\n" + self.tail()
             )
 
     def tail(self, lines: int = 15) -> str:
@@ -168,10 +167,7 @@ class Run:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.end()
 

@@ -62,11 +62,7 @@ class Shape:
     def qemu_arguments(self) -> list[str]:
         """Machine, CPUs and memory on QEMU's command line."""
         # QEMU's default is one L3 per socket; `smp-cache` moves it to the core.
-        machine = (
-            "pc"
-            if self.l3 == "socket"
-            else f"pc,smp-cache.0.cache=l3,smp-cache.0.topology={self.l3}"
-        )
+        machine = "pc" if self.l3 == "socket" else f"pc,smp-cache.0.cache=l3,smp-cache.0.topology={self.l3}"
         words = ["-machine", machine, "-m", f"{self.mib}M"]
         layout = f"sockets={self.sockets},cores={self.cores},threads={self.threads}"
         words += ["-smp", f"{self.cpu_count},{layout}"]
@@ -78,9 +74,7 @@ class Shape:
 
     def kernel_arguments(self) -> str:
         """Hugepages on the kernel's command line."""
-        return " ".join(
-            f"hugepagesz={size} hugepages={count}" for size, count in self.hugepages.items()
-        )
+        return " ".join(f"hugepagesz={size} hugepages={count}" for size, count in self.hugepages.items())
 
 
 def load_shapes() -> dict[str, Shape]:

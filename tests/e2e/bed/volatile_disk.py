@@ -172,9 +172,7 @@ class VolatileDisk:
         connection.sendall(struct.pack(">IIQ", _SIMPLE_REPLY, error, cookie) + answer)
         return True
 
-    def _do(
-        self, kind: int, flags: int, offset: int, length: int, data: bytes
-    ) -> tuple[int, bytes]:
+    def _do(self, kind: int, flags: int, offset: int, length: int, data: bytes) -> tuple[int, bytes]:
         if offset + length > len(self._current):
             return _EINVAL, b""
         if kind == _READ:

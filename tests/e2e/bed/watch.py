@@ -113,11 +113,7 @@ def watching(
 
 def record_file(name: str) -> Path:
     """A new file in the artifacts for the record of the test *name*; it is always kept."""
-    path = (
-        REPOSITORY
-        / "build/e2e-artifacts/history"
-        / f"{re.sub(r'[^a-zA-Z0-9.-]+', '_', name)}.jsonl"
-    )
+    path = REPOSITORY / "build/e2e-artifacts/history" / f"{re.sub(r'[^a-zA-Z0-9.-]+', '_', name)}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     return path
@@ -138,9 +134,7 @@ def watched(pod: Manifest, which: Role, cpus: int = 0) -> Manifest:
     """The same pod, with the role of an owner of this many CPUs (or none) for each container."""
     variables = [{"name": name, "value": value} for name, value in role(which, cpus).items()]
     spec = pod["spec"]
-    containers = [
-        {**each, "env": [*each.get("env", []), *variables]} for each in spec["containers"]
-    ]
+    containers = [{**each, "env": [*each.get("env", []), *variables]} for each in spec["containers"]]
     return {**pod, "spec": {**spec, "containers": containers}}
 
 

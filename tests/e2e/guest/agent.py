@@ -56,11 +56,7 @@ def serve(connection, token):
 def run(stream, _connection, argv, timeout, size=0):
     """Run a command with ``size`` bytes of input; its output comes back after the answer."""
     process = subprocess.Popen(
-        argv,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     )
     try:
         out, err = process.communicate(stream.read(size), timeout=timeout)

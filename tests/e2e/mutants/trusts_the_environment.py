@@ -10,13 +10,9 @@ from drakit.kit.runtime.tracking import TrackedContainer
 from drakit.wire.nri.values import PodSandbox
 
 
-def _requests(
-    self: ResourceCalculator, container: TrackedContainer
-) -> tuple[names.ClaimRequest, ...]:
+def _requests(self: ResourceCalculator, container: TrackedContainer) -> tuple[names.ClaimRequest, ...]:
     every = [each for claim in self._prepared_claims() for each in names.requests_of(claim)]
-    return tuple(
-        each for each in every if names.marker_variable(each) in container.references.markers
-    )
+    return tuple(each for each in every if names.marker_variable(each) in container.references.markers)
 
 
 def _owner(self: ClaimOwners, claim: PreparedClaim, pod: PodSandbox) -> PodSandbox:

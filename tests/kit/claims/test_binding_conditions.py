@@ -73,9 +73,7 @@ class World:
 
     def deallocate(self, name: str) -> None:
         status: dict[str, Any] = {"status": {"allocation": None, "devices": None}}
-        self.node.api.change(
-            "resourceclaims", name, status, namespace="default", subresource="status"
-        )
+        self.node.api.change("resourceclaims", name, status, namespace="default", subresource="status")
 
 
 @contextlib.asynccontextmanager
@@ -131,8 +129,7 @@ async def test_a_reservation_ends_with_the_allocation() -> None:
         assert host.reconciler_runner is not None
         reconciler_runner = host.reconciler_runner
         await eventually(
-            lambda: not reconciler_runner.with_reserved(host.checkpoint.prepared_claims).entries,
-            "forgotten",
+            lambda: not reconciler_runner.with_reserved(host.checkpoint.prepared_claims).entries, "forgotten"
         )
 
 
@@ -278,9 +275,7 @@ async def test_a_claim_that_does_not_decode_keeps_no_other_from_being_bound() ->
             assert counted in host.metrics.exposition()
 
 
-async def test_a_defect_of_the_binder_does_not_end_the_host(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_defect_of_the_binder_does_not_end_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as node:
         here = World(node)
         host = here.make()

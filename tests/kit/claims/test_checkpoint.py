@@ -40,9 +40,7 @@ def entry(uid: str, cpus: str, **changes: object) -> PreparedClaim:
     prepared = PreparedDevice(
         request="r", pool="node", device=f"dev-{uid}", exclusive={"cpu": CpuSet.parse(cpus)}
     )
-    return PreparedClaim(
-        uid=uid, namespace="ns", name=f"name-{uid}", devices=(prepared,), **changes
-    )  # type: ignore[arg-type]
+    return PreparedClaim(uid=uid, namespace="ns", name=f"name-{uid}", devices=(prepared,), **changes)  # type: ignore[arg-type]
 
 
 prepared_devices = st.builds(
@@ -167,26 +165,19 @@ def test_admin_access_is_exempt() -> None:
 
 
 def test_a_whole_device_is_held_once_and_a_shared_one_up_to_its_capacity() -> None:
-    device = Device(
-        name="d", allow_multiple_allocations=True, capacity={"c": Capacity(value=Quantity(4))}
-    )
+    device = Device(name="d", allow_multiple_allocations=True, capacity={"c": Capacity(value=Quantity(4))})
     offer = Offer((PoolOffer((device,), name="p"),))
 
     def share(uid: str, amount: int, share_id: str | None = "s") -> PreparedClaim:
         prepared = PreparedDevice(
-            request="r",
-            pool="p",
-            device="d",
-            share_id=share_id,
-            consumed_capacity={"c": Quantity(amount)},
+            request="r", pool="p", device="d", share_id=share_id, consumed_capacity={"c": Quantity(amount)}
         )
         return PreparedClaim(uid=uid, namespace="n", name=uid, devices=(prepared,))
 
     prepared_claims = PreparedClaims([share("a", 3)])
     check_conflicts(share("b", 1), prepared_claims, offer)
     with pytest.raises(
-        ClaimConflictError,
-        match="needs 2 of c on device d, but other claims on this node hold 3 of 4",
+        ClaimConflictError, match="needs 2 of c on device d, but other claims on this node hold 3 of 4"
     ):
         check_conflicts(share("b", 2), prepared_claims, offer)
     with pytest.raises(ClaimConflictError, match="device d of pool p"):
@@ -199,9 +190,7 @@ def test_amounts_never_exceed_their_limit() -> None:
             uid=uid,
             namespace="n",
             name=uid,
-            devices=(
-                PreparedDevice(request="r", pool="p", device=uid, amounts={"numa0/memory": amount}),
-            ),
+            devices=(PreparedDevice(request="r", pool="p", device=uid, amounts={"numa0/memory": amount}),),
         )
 
     offer = Offer((), limits={"numa0/memory": 100})
@@ -312,9 +301,7 @@ asyncio.run(main())
 def test_two_processes_never_hold_one_cpu(tmp_path: Path) -> None:
     root = str(Path(__file__).parents[3])
     workers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER, str(tmp_path), name, root], env={**os.environ}
-        )
+        subprocess.Popen([sys.executable, "-c", WORKER, str(tmp_path), name, root], env={**os.environ})
         for name in ("one", "two")
     ]
     assert [w.wait(60) for w in workers] == [0, 0]
@@ -367,9 +354,7 @@ async def test_a_file_that_cannot_be_read_at_start_is_left_and_nothing_is_given_
     assert names(tmp_path) == {"a.json"}
     assert checkpoint.problem is not None
     assert "a.json" in checkpoint.problem
-    assert checkpoint.prepared_claims.orphaned == {"a": {}}, (
-        "so that page pools are not made smaller"
-    )
+    assert checkpoint.prepared_claims.orphaned == {"a": {}}, "so that page pools are not made smaller"
     with pytest.raises(NotReadyError, match=r"nothing new can be assigned.*claim a cannot be read"):
         await put(checkpoint, entry("b", "5"))
     async with checkpoint.transaction() as change:
@@ -429,9 +414,7 @@ async def test_a_link_in_place_of_a_file_is_left_alone(tmp_path: Path) -> None:
     await put(checkpoint, entry("b", "1"))
 
 
-async def test_a_quarantined_file_that_cannot_be_read_gives_nothing_away(
-    tmp_path: Path, fail: Fail
-) -> None:
+async def test_a_quarantined_file_that_cannot_be_read_gives_nothing_away(tmp_path: Path, fail: Fail) -> None:
     await made(tmp_path)
     damaged = encode(entry("a", "2")).replace(b"name-a", b"name-X")
     (tmp_path / "a.json.unreadable").write_bytes(damaged)
@@ -489,9 +472,7 @@ async def test_what_a_damaged_record_was_known_to_hold_stays_held_by_all(tmp_pat
             await put(checkpoint, entry("b", "2"))
 
 
-async def test_damage_found_by_the_transaction_that_assigns_gives_nothing_away(
-    tmp_path: Path,
-) -> None:
+async def test_damage_found_by_the_transaction_that_assigns_gives_nothing_away(tmp_path: Path) -> None:
     checkpoint = await made(tmp_path, entry("a", "2"))
     damaged = encode(entry("a", "2")).replace(b"name-a", b"name-X")
     (tmp_path / "a.json").write_bytes(damaged)
@@ -512,9 +493,7 @@ async def test_a_quarantined_claim_that_another_instance_released_is_free(tmp_pa
     assert second.unreadable == {}
 
 
-async def test_what_containers_have_of_a_lost_claim_is_held_until_told_otherwise(
-    tmp_path: Path,
-) -> None:
+async def test_what_containers_have_of_a_lost_claim_is_held_until_told_otherwise(tmp_path: Path) -> None:
     checkpoint = await made(tmp_path)
     checkpoint.hold_for_running({"lost": {"cpu": CpuSet([2])}})
     with pytest.raises(ClaimConflictError):
@@ -592,9 +571,7 @@ async def test_a_newer_record_is_left_alone_and_what_it_holds_is_held(tmp_path: 
     (tmp_path / "a.json").write_bytes(newer(entry("a", "2")))
     checkpoint = await made(tmp_path)
     async with checkpoint.transaction() as change:
-        with pytest.raises(
-            NotReadyError, match=r"newer version of drakit \(format 2, .* up to 1\)"
-        ):
+        with pytest.raises(NotReadyError, match=r"newer version of drakit \(format 2, .* up to 1\)"):
             change.get("a")
         with pytest.raises(NotReadyError, match="newer version"):
             change.remove("a")
@@ -674,9 +651,7 @@ def test_fields_that_a_newer_version_added_are_ignored() -> None:
 # -- what a claim already has ------------------------------------------------------------------------
 
 
-async def test_grants_that_a_claim_has_are_not_measured_against_a_smaller_machine(
-    tmp_path: Path,
-) -> None:
+async def test_grants_that_a_claim_has_are_not_measured_against_a_smaller_machine(tmp_path: Path) -> None:
     def shared(uid: str, **changes: object) -> PreparedClaim:
         prepared = PreparedDevice(
             request="r",
@@ -690,9 +665,7 @@ async def test_grants_that_a_claim_has_are_not_measured_against_a_smaller_machin
 
     def offer(size: int) -> Offer:
         device = Device(
-            name="d",
-            allow_multiple_allocations=True,
-            capacity={"c": Capacity(value=Quantity(size))},
+            name="d", allow_multiple_allocations=True, capacity={"c": Capacity(value=Quantity(size))}
         )
         return Offer((PoolOffer((device,), name="p"),), limits={"k": size})
 
@@ -705,9 +678,7 @@ async def test_grants_that_a_claim_has_are_not_measured_against_a_smaller_machin
         await put(checkpoint, shared("d"), offer(5))
 
 
-async def test_grants_that_a_claim_has_are_checked_against_other_claims_all_the_same(
-    tmp_path: Path,
-) -> None:
+async def test_grants_that_a_claim_has_are_checked_against_other_claims_all_the_same(tmp_path: Path) -> None:
     checkpoint = await made(tmp_path, entry("a", "2"))
     (tmp_path / "b.json").write_bytes(encode(entry("b", "2")))  # somebody meddled
     with pytest.raises(ClaimConflictError, match="held by claim ns/name-b"):
@@ -723,14 +694,11 @@ small = st.builds(
     device=st.sampled_from("de"),
     share_id=st.none() | st.just("s"),
     admin_access=st.booleans(),
-    exclusive=st.dictionaries(
-        st.sampled_from(["cpu", "gpu"]), st.sets(st.integers(0, 4)).map(CpuSet)
-    ),
+    exclusive=st.dictionaries(st.sampled_from(["cpu", "gpu"]), st.sets(st.integers(0, 4)).map(CpuSet)),
     amounts=st.dictionaries(st.sampled_from("kl"), st.integers(0, 9)),
 )
 changes = st.lists(
-    st.tuples(st.sampled_from("abcd"), st.none() | st.lists(small, max_size=3).map(tuple)),
-    max_size=8,
+    st.tuples(st.sampled_from("abcd"), st.none() | st.lists(small, max_size=3).map(tuple)), max_size=8
 )
 orphaned = st.dictionaries(
     st.sampled_from("cdx"),

@@ -63,9 +63,7 @@ def claims(checkpoint: Checkpoint) -> set[str]:
 
 
 @pytest.mark.parametrize("jump", [DAY, -DAY, 0.2], ids=["forward", "back", "a-little"])
-def test_a_second_change_in_the_same_tick_is_noticed(
-    checkpoint: Checkpoint, clocks: Clocks, jump: float
-):
+def test_a_second_change_in_the_same_tick_is_noticed(checkpoint: Checkpoint, clocks: Clocks, jump: float):
     """The clock is set between two changes that leave one stamp; neither may be missed."""
     stamp = int(clocks.day * 1e9) | 1
     written_by_another(checkpoint, "a", 1, stamp)

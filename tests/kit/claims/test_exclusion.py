@@ -37,19 +37,14 @@ def serve(options: HostOptions, driver: str, *rivals: str) -> None:
 
 
 def test_a_rival_that_serves_is_named(options: HostOptions):
-    named = pytest.raises(
-        ConflictingDriverError, match=r"the driver one serves on this node .* as two"
-    )
+    named = pytest.raises(ConflictingDriverError, match=r"the driver one serves on this node .* as two")
     with exclude_other_drivers(options, "one", ("two",)), named:
         serve(options, "two", "one")
     serve(options, "two", "one")
 
 
 def test_two_instances_of_one_driver_serve_together(options: HostOptions):
-    with (
-        exclude_other_drivers(options, "one", ("two",)),
-        exclude_other_drivers(options, "one", ("two",)),
-    ):
+    with exclude_other_drivers(options, "one", ("two",)), exclude_other_drivers(options, "one", ("two",)):
         pass
 
 
@@ -75,16 +70,12 @@ def test_a_rejected_start_leaves_no_lock(options: HostOptions):
 
 def test_claims_that_a_rival_left_are_respected(options: HostOptions):
     leave_claim(options, "one", boot=boot_id(), exclusive=True)
-    with pytest.raises(
-        ConflictingDriverError, match="1 claims of the driver one still hold resources"
-    ):
+    with pytest.raises(ConflictingDriverError, match="1 claims of the driver one still hold resources"):
         serve(options, "two", "one")
 
 
 @pytest.mark.parametrize(("boot", "exclusive"), [("before", True), (None, False)])
-def test_claims_that_hold_nothing_any_more_are_not(
-    options: HostOptions, boot: str | None, exclusive: bool
-):
+def test_claims_that_hold_nothing_any_more_are_not(options: HostOptions, boot: str | None, exclusive: bool):
     leave_claim(options, "one", boot=boot or boot_id(), exclusive=exclusive)
     serve(options, "two", "one")
 

@@ -313,11 +313,7 @@ async def damaged_record(root, fault):
     gone = node.checkpoint.unreadable == {} and not os.path.exists(path)
     await node.prepare("third")
     for name in ("new", "third"):
-        if (
-            name in held(node.checkpoint)
-            and not gone
-            and not trial.numbers(name).isdisjoint(numbers)
-        ):
+        if name in held(node.checkpoint) and not gone and not trial.numbers(name).isdisjoint(numbers):
             problems.append(f"{name} has {trial.numbers(name)} of the damaged record's {numbers}")
     await node.unprepare("old")
     await node.prepare("old")

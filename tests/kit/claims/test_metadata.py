@@ -39,9 +39,7 @@ def objects(path):
 
 
 def listed(root):
-    return sorted(
-        os.path.relpath(os.path.join(d, f), root) for d, _, names in os.walk(root) for f in names
-    )
+    return sorted(os.path.relpath(os.path.join(d, f), root) for d, _, names in os.walk(root) for f in names)
 
 
 def test_one_file_per_request_with_every_version_newest_first(files, tmp_path):
@@ -54,12 +52,7 @@ def test_one_file_per_request_with_every_version_newest_first(files, tmp_path):
     assert newest["apiVersion"] == "metadata.resource.k8s.io/v1beta1"
     assert oldest == {**newest, "apiVersion": "metadata.resource.k8s.io/v1alpha1"}
     assert newest["kind"] == "DeviceMetadata"
-    assert newest["metadata"] == {
-        "name": "claim",
-        "namespace": "ns",
-        "uid": "u1",
-        "generation": 1,
-    }
+    assert newest["metadata"] == {"name": "claim", "namespace": "ns", "uid": "u1", "generation": 1}
     assert newest["requests"] == [
         {
             "name": "a",
@@ -104,12 +97,7 @@ def test_removal_leaves_a_later_claim_of_the_same_name_alone(files, tmp_path):
     files.write(entry(uid="old"))
     path = files.write(entry(uid="new"))["a"].host_path
     files.remove(entry(uid="old"))
-    assert objects(path)[0]["metadata"] == {
-        "name": "claim",
-        "namespace": "ns",
-        "uid": "new",
-        "generation": 1,
-    }
+    assert objects(path)[0]["metadata"] == {"name": "claim", "namespace": "ns", "uid": "new", "generation": 1}
     files.remove(entry(uid="new"))
     assert os.listdir(tmp_path / "dra-device-metadata") == []
     files.remove(entry(uid="new"))
@@ -131,9 +119,7 @@ def test_leftovers_are_removed(files, tmp_path):
 def test_too_many_attributes_are_rejected(files):
     many = {f"a{n}": int_attribute(n) for n in range(33)}
     with pytest.raises(RejectedError, match="33 attributes"):
-        files.write(
-            entry(devices=(PreparedDevice(request="a", pool="p", device="d", attributes=many),))
-        )
+        files.write(entry(devices=(PreparedDevice(request="a", pool="p", device="d", attributes=many),)))
 
 
 def test_a_file_that_cannot_be_read_is_not_taken_for_ones_own(files, tmp_path, monkeypatch):

@@ -65,10 +65,7 @@ async def test_a_write_without_fsync_of_the_directory_is_noticed(mutate):
 
 
 async def test_no_fsync_of_any_directory_is_noticed(mutate):
-    mutate(
-        "    try:\n        os.fsync(descriptor)\n    finally:",
-        "    try:\n        pass\n    finally:",
-    )
+    mutate("    try:\n        os.fsync(descriptor)\n    finally:", "    try:\n        pass\n    finally:")
     assert any("was given" in problem for problem in await violations())
 
 
@@ -89,10 +86,7 @@ async def test_a_rename_before_the_fsync_is_noticed(mutate):
 
 
 async def test_a_directory_made_without_fsync_of_its_parent_is_noticed(mutate):
-    mutate(
-        "        os.mkdir(path, mode)\n    sync_directory(parent)\n",
-        "        os.mkdir(path, mode)\n",
-    )
+    mutate("        os.mkdir(path, mode)\n    sync_directory(parent)\n", "        os.mkdir(path, mode)\n")
     vars(atomicfile)["sync_parents"] = lambda path: None  # which makes up for it
     assert await violations()
 

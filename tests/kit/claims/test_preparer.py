@@ -20,15 +20,7 @@ from drakit.kit.claims.preparer import Preparer
 from drakit.kit.driver import Assignment
 from drakit.kit.telemetry.metrics import HostMetrics
 from drakit.wire.kubelet import ClaimError, ClaimRef
-from tests.kit.claimworld import (
-    DRIVER,
-    Claims,
-    FakeNode,
-    FileCdi,
-    NumberDriver,
-    resource_claim,
-    result,
-)
+from tests.kit.claimworld import DRIVER, Claims, FakeNode, FileCdi, NumberDriver, resource_claim, result
 
 
 class World:
@@ -73,9 +65,7 @@ async def test_first_prepare_writes_checkpoint_cdi_and_metadata_and_answers(worl
     preparer, ref = world.instance(), world.claim()
     (device,) = await preparer.prepare(ref)
     assert device.request_names == ("req",)
-    assert device.cdi_device_ids == (
-        qualified_name("example.com/number", ClaimRequest(ref.uid, "req")),
-    )
+    assert device.cdi_device_ids == (qualified_name("example.com/number", ClaimRequest(ref.uid, "req")),)
     assert (device.pool, device.device, device.share_id) == ("node-1", "numbers", "share-uid-claim")
     assert world.numbers(ref) == CpuSet([0])
     spec = world.cdi.read(ref.uid)
@@ -145,9 +135,7 @@ async def test_a_driver_that_gives_a_number_twice_is_stopped_by_the_checkpoint(w
     class Careless(NumberDriver):
         def assign(self, claim, prepared_claims):
             (prepared,) = super().assign(claim, prepared_claims).devices
-            return Assignment(
-                (msgspec.structs.replace(prepared, exclusive={"number": CpuSet([0])}),)
-            )
+            return Assignment((msgspec.structs.replace(prepared, exclusive={"number": CpuSet([0])}),))
 
     preparer = world.instance(Careless())
     await preparer.prepare(world.claim("first"))
@@ -386,9 +374,7 @@ async def test_nothing_is_answered_nor_changed_while_not_ready(world, verb, look
     metrics = HostMetrics(DRIVER)
     preparer = world.instance(not_ready=not_ready, metrics=metrics)
     asked = ref if verb == "unprepare" else other
-    with pytest.raises(
-        ClaimError, match=rf"cannot be {verb}d now: the runtime is away; the kubelet"
-    ):
+    with pytest.raises(ClaimError, match=rf"cannot be {verb}d now: the runtime is away; the kubelet"):
         await getattr(preparer, verb)(asked)
     assert set(world.checkpoint.prepared_claims.entries) == {ref.uid}
     assert world.cdi.listed() == {ref.uid}

@@ -80,9 +80,7 @@ def test_a_claim_of_another_driver_is_rejected():
 def test_pods_it_is_reserved_for_and_the_name_in_the_pod():
     document = resource_claim(annotations={POD_CLAIM_NAME: "cpus"}, pods=("p1", "p2"))
     group = ConsumerReference(api_group="scheduling.k8s.io", resource="podgroups", uid="g")
-    status = msgspec.structs.replace(
-        document.status, reserved_for=(*document.status.reserved_for, group)
-    )
+    status = msgspec.structs.replace(document.status, reserved_for=(*document.status.reserved_for, group))
     assert isinstance(status, ResourceClaimStatus)
     claim = claim_for(DRIVER, msgspec.structs.replace(document, status=status), "uid-claim")
     assert claim.consumers == ("p1", "p2")

@@ -17,9 +17,9 @@ from drakit.kit.config.settings import ConfigurationError, did_you_mean, load, s
 
 
 class Config(Struct, frozen=True):
-    group_by: Annotated[
-        Literal["numanode", "socket"], setting("how to group", flags=["--old-group-by"])
-    ] = "numanode"
+    group_by: Annotated[Literal["numanode", "socket"], setting("how to group", flags=["--old-group-by"])] = (
+        "numanode"
+    )
     reserved_cpus: Annotated[str, setting("a list", env=["RESERVED"])] = msgspec.field(
         name="reservedCPUs", default=""
     )
@@ -49,9 +49,7 @@ def test_later_sources_win(tmp_path: Path) -> None:
     assert read("--old-group-by=socket").group_by == "socket"
 
 
-@pytest.mark.parametrize(
-    ("text", "value"), [("true", True), ("no", False), ("0", False), ("ON", True)]
-)
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("no", False), ("0", False), ("ON", True)])
 def test_switches(text: str, value: bool) -> None:
     assert read(f"--lift-quota={text}").lift_quota is value
     assert read(X_LIFT_QUOTA=text).lift_quota is value
@@ -73,9 +71,7 @@ def test_switches(text: str, value: bool) -> None:
         ("[" * 3000, "c.yaml"),
     ],
 )
-def test_an_invalid_file_is_reported_with_its_place(
-    tmp_path: Path, content: str, message: str
-) -> None:
+def test_an_invalid_file_is_reported_with_its_place(tmp_path: Path, content: str, message: str) -> None:
     file = tmp_path / "c.yaml"
     file.write_text(content)
     with pytest.raises(ConfigurationError, match=message):
@@ -155,9 +151,7 @@ def test_suggestions_never_fail(word: str) -> None:
 
 @given(
     st.dictionaries(
-        st.text(max_size=8),
-        st.recursive(st.none() | st.integers() | st.text(), st.lists),
-        max_size=3,
+        st.text(max_size=8), st.recursive(st.none() | st.integers() | st.text(), st.lists), max_size=3
     )
 )
 def test_any_document_is_a_configuration_or_an_error(

@@ -29,8 +29,7 @@ NAMED = PreparedClaim(
 
 
 @pytest.mark.parametrize(
-    ("kinds", "cpus"),
-    [((), ""), (("cpu",), "4"), (("isolated",), "2-3"), (("cpu", "isolated"), "2-4")],
+    ("kinds", "cpus"), [((), ""), (("cpu",), "4"), (("isolated",), "2-3"), (("cpu", "isolated"), "2-4")]
 )
 def test_only_the_kinds_that_a_driver_declares_are_cpus(kinds: tuple[str, ...], cpus: str) -> None:
     driver = replace(Pinner(), cpuset_kinds=frozenset(kinds))

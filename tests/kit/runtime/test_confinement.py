@@ -88,9 +88,7 @@ async def test_a_claimed_container_moved_to_other_cpus_is_reported_once_and_coun
         assert node.counted("reported") == 2
 
 
-async def test_a_claimed_container_that_lacks_a_cpu_is_reported(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_claimed_container_that_lacks_a_cpu_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     async with kernel() as node:
         pod = str(Path(node.owner).parent)
         node.allow(pod, "1-2")

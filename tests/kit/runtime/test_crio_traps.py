@@ -146,8 +146,7 @@ async def test_a_container_that_synchronize_missed_is_corrected_once_it_starts(
         missed = await it.runtime.create_unnoticed(pod.id, "missed")
         await it.runtime.start(missed.id)
         await asyncio.wait_for(
-            test_runtime.until(lambda: it.cpuset_file(missed).read_text().strip() == "0-1,4-7"),
-            30,
+            test_runtime.until(lambda: it.cpuset_file(missed).read_text().strip() == "0-1,4-7"), 30
         )
 
 
@@ -171,9 +170,7 @@ async def test_a_container_that_must_not_start_and_does_is_confined_at_once(
 class Grower(Pinner):
     """Adds two hugepages to what the kubelet asked for."""
 
-    def enforce(
-        self, container: ContainerView, prepared_claims: PreparedClaims
-    ) -> DesiredResources:
+    def enforce(self, container: ContainerView, prepared_claims: PreparedClaims) -> DesiredResources:
         before = container.hugepage_limits.get("2MB", 0)
         return DesiredResources(cpus=ALL, hugepage_limits={"2MB": before + 4 * MI})
 
@@ -205,9 +202,7 @@ def test_an_update_always_carries_resources() -> None:
 class Indifferent(Pinner):
     """Limits nothing."""
 
-    def enforce(
-        self, container: ContainerView, prepared_claims: PreparedClaims
-    ) -> DesiredResources:
+    def enforce(self, container: ContainerView, prepared_claims: PreparedClaims) -> DesiredResources:
         return DesiredResources()
 
 

@@ -12,22 +12,8 @@ import pytest
 from drakit.cgroups import tree as cgroups
 from drakit.cgroups.tree import CgroupTree
 from drakit.core.cpuset import CpuSet
-from drakit.kit.driver import (
-    Assignment,
-    Claim,
-    ContainerView,
-    DesiredResources,
-    Offer,
-    PreparedClaims,
-)
-from drakit.kit.runtime.drift import (
-    Drift,
-    count_drift,
-    files_of,
-    find_drift,
-    find_intruders,
-    write_directly,
-)
+from drakit.kit.driver import Assignment, Claim, ContainerView, DesiredResources, Offer, PreparedClaims
+from drakit.kit.runtime.drift import Drift, count_drift, files_of, find_drift, find_intruders, write_directly
 from drakit.kit.runtime.enforcer import Enforcer
 from drakit.kit.telemetry.metrics import HostMetrics
 from drakit.wire.nri.values import NriContainer, PodSandbox, State
@@ -88,9 +74,7 @@ def test_every_part_of_a_shape_has_its_file() -> None:
     }
     assert files_of(DesiredResources(), unified=True) == {}
     assert files_of(DesiredResources(memory_limit=-1), unified=True) == {"memory.max": "max"}
-    assert files_of(DesiredResources(memory_limit=-1), unified=False) == {
-        "memory.limit_in_bytes": "-1"
-    }
+    assert files_of(DesiredResources(memory_limit=-1), unified=False) == {"memory.limit_in_bytes": "-1"}
 
 
 @dataclass
@@ -109,9 +93,7 @@ class _Driver:
     def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
         raise NotImplementedError
 
-    def enforce(
-        self, container: ContainerView, prepared_claims: PreparedClaims
-    ) -> DesiredResources:
+    def enforce(self, container: ContainerView, prepared_claims: PreparedClaims) -> DesiredResources:
         self.asked.append(container.id)
         return self.desired_resources[container.id]
 
@@ -175,9 +157,7 @@ def test_a_text_that_is_right_for_one_container_may_be_wrong_for_the_next(tmp_pa
 def test_containers_allowed_on_the_cpus_of_a_new_one_are_found(tmp_path: Path) -> None:
     shared = DesiredResources(cpus=CpuSet([0, 1]))
     ids = ("new", "right", "overlaps", "empty", "elsewhere", "may", "gone", "unreadable")
-    node = _Containers(
-        tmp_path, dict.fromkeys(ids, shared) | {"may": DesiredResources(cpus=CpuSet([2, 3]))}
-    )
+    node = _Containers(tmp_path, dict.fromkeys(ids, shared) | {"may": DesiredResources(cpus=CpuSet([2, 3]))})
     for container, cpus in (
         ("new", "0-7"),
         ("right", "0-1"),
@@ -207,18 +187,14 @@ def test_finding_intruders_reads_one_file_per_container_and_computes_only_what_i
     node.set("c7", "cpuset.cpus", "0-2")
     opened: list[str] = []
     really = os.open
-    monkeypatch.setattr(
-        cgroups.os, "open", lambda path, *rest: opened.append(path) or really(path, *rest)
-    )
+    monkeypatch.setattr(cgroups.os, "open", lambda path, *rest: opened.append(path) or really(path, *rest))
     found = find_intruders(node.enforcer, node.tree, CpuSet([2]), excluding="c0")
     assert [d.container_id for d in found] == ["c7"]
     assert node.driver.asked == ["c7"]
     assert len(opened) == len(ids)  # c7's a second time, c0's not at all
 
 
-def test_finding_drift_records_no_conflict(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_finding_drift_records_no_conflict(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "cgroup.controllers").write_text("cpuset\n")
     driver = _Driver({"c": DesiredResources(cpus=CpuSet([1]))})
     enforcer = Enforcer(lambda: driver, PreparedClaims)

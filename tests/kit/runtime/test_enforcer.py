@@ -45,27 +45,19 @@ class Pinner:
     def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
         raise NotImplementedError
 
-    def enforce(
-        self, container: ContainerView, prepared_claims: PreparedClaims
-    ) -> DesiredResources:
+    def enforce(self, container: ContainerView, prepared_claims: PreparedClaims) -> DesiredResources:
         if container.uses:
             cpus = CpuSet.union(g.exclusive["cpu"] for use in container.uses for g in use.devices)
             return DesiredResources(cpus=cpus, lift_quota=True, env={"CPUS": str(cpus)})
         return DesiredResources(cpus=ALL - prepared_claims.exclusive("cpu"))
 
 
-def claim(
-    uid: str, cpus: str, *more: str, consumers: tuple[str, ...] = ("pod-1",)
-) -> PreparedClaim:
+def claim(uid: str, cpus: str, *more: str, consumers: tuple[str, ...] = ("pod-1",)) -> PreparedClaim:
     prepared_devices = tuple(
-        PreparedDevice(
-            request=f"r{i}", pool="p", device=f"d{i}", exclusive={"cpu": CpuSet.parse(text)}
-        )
+        PreparedDevice(request=f"r{i}", pool="p", device=f"d{i}", exclusive={"cpu": CpuSet.parse(text)})
         for i, text in enumerate((cpus, *more))
     )
-    return PreparedClaim(
-        uid=uid, namespace="ns", name=uid, devices=prepared_devices, consumers=consumers
-    )
+    return PreparedClaim(uid=uid, namespace="ns", name=uid, devices=prepared_devices, consumers=consumers)
 
 
 class Bench:
@@ -74,20 +66,14 @@ class Bench:
     def __init__(self, *entries: PreparedClaim, trust_cdi: bool = True) -> None:
         self.prepared_claims = PreparedClaims(entries)
         self.driver: Driver = Pinner()
-        self.enforcer = Enforcer(
-            lambda: self.driver, lambda: self.prepared_claims, trust_cdi=trust_cdi
-        )
+        self.enforcer = Enforcer(lambda: self.driver, lambda: self.prepared_claims, trust_cdi=trust_cdi)
 
 
 def pod(number: int = 1) -> PodSandbox:
-    return PodSandbox(
-        id=f"sandbox-{number}", name=f"p{number}", namespace="ns", uid=f"pod-{number}"
-    )
+    return PodSandbox(id=f"sandbox-{number}", name=f"p{number}", namespace="ns", uid=f"pod-{number}")
 
 
-def container(
-    name: str, *parts: tuple[str, str], pod_number: int = 1, **more: object
-) -> NriContainer:
+def container(name: str, *parts: tuple[str, str], pod_number: int = 1, **more: object) -> NriContainer:
     devices = tuple(names.qualified_name(KIND, names.ClaimRequest(*part)) for part in parts)
     return NriContainer(
         id=f"id-{name}",
@@ -105,9 +91,7 @@ def test_a_claimed_container_is_pinned_and_the_others_make_room_first() -> None:
     answer = bench.enforcer.create(pod(), container("x", ("a", "r0")))
     assert (answer.resources.cpus, answer.resources.quota) == ("2-3", -1)
     assert answer.env == {"CPUS": "2-3"}
-    assert [(u.container_id, u.resources.cpus) for u in answer.updates] == [
-        ("id-shared", "0-1,4-15")
-    ]
+    assert [(u.container_id, u.resources.cpus) for u in answer.updates] == [("id-shared", "0-1,4-15")]
     assert bench.enforcer.collect_updates() == [], "said once"
 
 
@@ -187,16 +171,12 @@ def test_one_conflict_at_synchronize_does_not_affect_others() -> None:
         container("shared", state=State.RUNNING, resources=Resources(cpus="0-15")),
         container("over", state=State.STOPPED),
     ]
-    updates = {
-        u.container_id: u.resources.cpus for u in bench.enforcer.synchronize([pod()], reported)
-    }
+    updates = {u.container_id: u.resources.cpus for u in bench.enforcer.synchronize([pod()], reported)}
     pool = "0-1,4-15"
     assert updates == {"id-fine": "2-3", "id-shared": pool, "id-lost": pool}
     assert list(bench.enforcer.conflicts()) == ["id-lost"]
     bench.prepared_claims = PreparedClaims([claim("a", "2-3"), claim("gone", "7")])
-    assert {u.container_id: u.resources.cpus for u in bench.enforcer.collect_updates()}[
-        "id-lost"
-    ] == "7"
+    assert {u.container_id: u.resources.cpus for u in bench.enforcer.collect_updates()}["id-lost"] == "7"
     assert bench.enforcer.conflicts() == {}
 
 
@@ -209,21 +189,15 @@ def test_a_container_pinned_on_a_lost_claim_is_left_where_it_is() -> None:
 
 def test_synchronize_changes_nothing_that_is_right_already() -> None:
     bench = Bench(claim("a", "2-3"))
-    right = container(
-        "x", ("a", "r0"), state=State.RUNNING, resources=Resources(cpus="3,2", quota=-1)
-    )
+    right = container("x", ("a", "r0"), state=State.RUNNING, resources=Resources(cpus="3,2", quota=-1))
     assert bench.enforcer.synchronize([pod()], [right]) == []
 
 
 def test_a_kubelet_update_keeps_our_limits_and_lets_the_others_through() -> None:
     bench = Bench(claim("a", "2-3"))
     bench.enforcer.create(pod(), container("x", ("a", "r0")))
-    updates = bench.enforcer.update(
-        pod(), container("x"), Resources(cpus="0-15", quota=50000, shares=2)
-    )
-    assert [(u.container_id, u.resources) for u in updates] == [
-        ("id-x", Resources(cpus="2-3", quota=-1))
-    ]
+    updates = bench.enforcer.update(pod(), container("x"), Resources(cpus="0-15", quota=50000, shares=2))
+    assert [(u.container_id, u.resources) for u in updates] == [("id-x", Resources(cpus="2-3", quota=-1))]
     last_sent = bench.enforcer.containers["id-x"].last_sent
     assert last_sent is not None
     assert last_sent.shares == 2
@@ -308,9 +282,7 @@ def test_containers_always_have_the_resources_of_the_checkpoint(rng: random.Rand
         for container_id, resources in runtime.items():
             devices = bench.enforcer.containers[container_id].reported.cdi_devices
             mine = CpuSet.union(
-                e.exclusive("cpu")
-                for e in claims.values()
-                if any(f"claim-{e.uid}_" in d for d in devices)
+                e.exclusive("cpu") for e in claims.values() if any(f"claim-{e.uid}_" in d for d in devices)
             )
             assert CpuSet.parse(resources.cpus) == (mine or ALL - held)
         assert NOTHING not in runtime.values()
@@ -321,9 +293,7 @@ def owner_seen_by(bench: Bench, asking: PodSandbox, reported: NriContainer) -> s
 
     @dataclass(frozen=True)
     class Noting(Pinner):
-        def enforce(
-            self, container: ContainerView, prepared_claims: PreparedClaims
-        ) -> DesiredResources:
+        def enforce(self, container: ContainerView, prepared_claims: PreparedClaims) -> DesiredResources:
             seen.extend(use.owner_uid for use in container.uses)
             return super().enforce(container, prepared_claims)
 
@@ -352,16 +322,13 @@ def test_without_a_reservation_a_claim_belongs_to_the_pod_that_uses_it() -> None
 class Pages(Pinner):
     """Adds a claim's pages to those the kubelet asked for."""
 
-    def enforce(
-        self, container: ContainerView, prepared_claims: PreparedClaims
-    ) -> DesiredResources:
+    def enforce(self, container: ContainerView, prepared_claims: PreparedClaims) -> DesiredResources:
         if not container.uses:
             return DesiredResources()
         classic = container.hugepage_limits.get("2MB", 0)
         limit = container.memory_limit
         return DesiredResources(
-            hugepage_limits={"2MB": classic + 1000},
-            memory_limit=None if limit is None else limit + 1000,
+            hugepage_limits={"2MB": classic + 1000}, memory_limit=None if limit is None else limit + 1000
         )
 
 
@@ -373,9 +340,7 @@ def test_the_limits_of_the_kubelet_survive_any_number_of_restarts() -> None:
     assert answer.resources.hugepage_limits == {"2MB": 1005}
     assert answer.resources.memory_limit == 1070
     # What the runtime then reports: its limits with ours over them, and our annotation.
-    now = container(
-        "x", ("a", "r0"), resources=answer.resources.over(asked), annotations=answer.annotations
-    )
+    now = container("x", ("a", "r0"), resources=answer.resources.over(asked), annotations=answer.annotations)
     for _ in range(3):
         later = Enforcer(Pages, lambda: prepared_claims)
         assert later.synchronize([pod()], [now]) == [], "already as it must be"
@@ -393,9 +358,7 @@ def test_a_resize_by_the_kubelet_is_the_new_base() -> None:
     assert update.resources.memory_limit == 1200
     note = Enforcer(Pages, lambda: prepared_claims).create(pod(), born).annotations
     now = container("x", ("a", "r0"), resources=update.resources, annotations=note)
-    assert Enforcer(Pages, lambda: prepared_claims).synchronize([pod()], [now]) == [], (
-        "also for the next"
-    )
+    assert Enforcer(Pages, lambda: prepared_claims).synchronize([pod()], [now]) == [], "also for the next"
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"memory_added": "x"}', "[]"])

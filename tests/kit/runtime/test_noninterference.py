@@ -170,10 +170,7 @@ def test_a_variable_of_an_unprepared_claim_holds_nothing_after_a_restart() -> No
         )  # fmt: skip
         enforcer.synchronize([PodSandbox(id="sandbox-9", uid="pod-9")], [evil])
         assert enforcer.orphaned(()) == {}
-        assert (
-            enforcer.create(pod(), NriContainer(id="x", pod_id="sandbox-1")).resources.cpus
-            == "0-15"
-        )
+        assert enforcer.create(pod(), NriContainer(id="x", pod_id="sandbox-1")).resources.cpus == "0-15"
 
 
 def test_even_with_evidence_a_variable_never_takes_the_last_cpus() -> None:
@@ -215,9 +212,7 @@ def test_cpus_that_containers_without_claims_use_are_not_held_on_a_variables_wor
 
 def test_a_device_names_the_user_of_a_claim_nothing_else_is_known_of() -> None:
     enforcer = Enforcer(Pinner, PreparedClaims)
-    running = NriContainer(
-        id="id-x", pod_id="sandbox-1", state=State.RUNNING, cdi_devices=devices(LOST)
-    )
+    running = NriContainer(id="id-x", pod_id="sandbox-1", state=State.RUNNING, cdi_devices=devices(LOST))
     enforcer.synchronize([pod()], [running])
     assert [known.reported.id for known in enforcer.users_of(LOST)] == ["id-x"]
 
@@ -241,9 +236,7 @@ def test_containers_of_the_go_driver_keep_their_cpus() -> None:
 def test_a_claim_without_its_device_is_rejected_where_devices_are_reported() -> None:
     held = PreparedClaims(CLAIMS)
     enforcer = Enforcer(Pinner, lambda: held)
-    marked = NriContainer(
-        id="x", name="main", pod_id="sandbox-1", env=(f"{MARKER_PREFIX}a_r0={KIND}",)
-    )
+    marked = NriContainer(id="x", name="main", pod_id="sandbox-1", env=(f"{MARKER_PREFIX}a_r0={KIND}",))
     with pytest.raises(RejectedError, match="reports no CDI device") as caught:
         enforcer.create(pod(), marked)
     assert caught.value.reason == "missing-device"

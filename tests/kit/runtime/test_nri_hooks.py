@@ -65,9 +65,7 @@ class Pinner:
     def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
         raise NotImplementedError
 
-    def enforce(
-        self, container: ContainerView, prepared_claims: PreparedClaims
-    ) -> DesiredResources:
+    def enforce(self, container: ContainerView, prepared_claims: PreparedClaims) -> DesiredResources:
         mine = CpuSet.union(g.exclusive["cpu"] for use in container.uses for g in use.devices)
         rest = ALL - prepared_claims.exclusive("cpu")
         if not mine and not rest:
@@ -104,9 +102,7 @@ class World:
         prepared = PreparedDevice(
             request="r", pool="p", device=f"d-{uid}", exclusive={"cpu": CpuSet.parse(cpus)}
         )
-        entry = PreparedClaim(
-            uid=uid, namespace="ns", name=uid, devices=(prepared,), consumers=tuple(pods)
-        )
+        entry = PreparedClaim(uid=uid, namespace="ns", name=uid, devices=(prepared,), consumers=tuple(pods))
         async with self.checkpoint.transaction() as books:
             books.put(entry, Offer(()))
         return list(self.specs.write(entry, {}).values())
@@ -137,9 +133,7 @@ class World:
             for cpu in entry.exclusive("cpu"):
                 owners[cpu] = entry.uid
         for container in self.runtime.containers.values():
-            mine = {
-                n.rpartition("claim-")[2].partition("_")[0] for n in container.value.cdi_devices
-            }
+            mine = {n.rpartition("claim-")[2].partition("_")[0] for n in container.value.cdi_devices}
             for cpu in CpuSet.parse(container.cpus or str(ALL)):
                 if cpu in owners and owners[cpu] not in mine:
                     return False
@@ -153,9 +147,7 @@ def directory() -> Iterator[Path]:
 
 
 @contextlib.asynccontextmanager
-async def world(
-    directory: Path, release: FakeRuntimeRelease, **options: object
-) -> AsyncIterator[World]:
+async def world(directory: Path, release: FakeRuntimeRelease, **options: object) -> AsyncIterator[World]:
     made = World(directory, release, **options)
     async with made.runtime:
         made.start()
@@ -194,9 +186,7 @@ async def test_a_claim_is_pinned_and_others_make_room_on_every_release(
         assert shared.cpus == "0-7", "the next answer carries what could not be pushed"
 
 
-async def test_a_claim_that_ends_is_given_back_at_once_where_the_runtime_allows(
-    directory: Path,
-) -> None:
+async def test_a_claim_that_ends_is_given_back_at_once_where_the_runtime_allows(directory: Path) -> None:
     async with world(directory, CONTAINERD_2_4) as it:
         devices = await it.prepare("a", "2-3")
         shared = await it.runtime.run((await it.runtime.run_pod("web")).id, "app")
@@ -224,9 +214,7 @@ async def test_nothing_is_pushed_where_it_could_wedge_the_runtime(
 
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
-async def test_a_forged_variable_opens_nothing(
-    directory: Path, release: FakeRuntimeRelease
-) -> None:
+async def test_a_forged_variable_opens_nothing(directory: Path, release: FakeRuntimeRelease) -> None:
     async with world(directory, release) as it:
         await it.prepare("a", "2-3")
         pod = await it.runtime.run_pod("thief", uid="another-pod")
@@ -258,9 +246,7 @@ async def test_a_second_pod_that_shares_the_claim_is_served_although_the_kubelet
         assert not it.host.enforcer._resolver.confirmed
 
 
-async def test_a_shared_claims_second_pod_is_confirmed_after_a_restart_of_the_driver(
-    directory: Path,
-) -> None:
+async def test_a_shared_claims_second_pod_is_confirmed_after_a_restart_of_the_driver(directory: Path) -> None:
     async with world(directory, CONTAINERD_2_2) as it:
         devices = await it.prepare("a", "2-3", pods=[POD])
         it.claims.documents["ns", "a"] = resource_claim("a", uid="a", pods=[POD, "second-pod"])
@@ -306,9 +292,7 @@ async def test_a_claim_that_is_not_prepared_is_rejected_with_a_reason(
         assert not it.runtime.drops
 
 
-async def test_containers_created_while_disconnected_are_corrected_on_reconnect(
-    directory: Path,
-) -> None:
+async def test_containers_created_while_disconnected_are_corrected_on_reconnect(directory: Path) -> None:
     async with world(directory, CONTAINERD_2_2) as it:
         await it.stop()
         await it.runtime.plugin_gone()
@@ -335,9 +319,7 @@ async def test_a_missed_creation_is_corrected_at_the_start_where_updates_can_be_
         assert it.exclusive_is_exclusive()
 
 
-async def test_a_missed_creation_is_corrected_with_the_next_answer_elsewhere(
-    directory: Path,
-) -> None:
+async def test_a_missed_creation_is_corrected_with_the_next_answer_elsewhere(directory: Path) -> None:
     async with world(directory, CONTAINERD_2_2) as it:
         await it.prepare("a", "2-3")
         pod = await it.runtime.run_pod("web")
@@ -415,9 +397,7 @@ async def test_a_restarted_runtime_is_synchronized_and_nothing_moves(directory: 
         assert "down or starting" in str(it.host.problem) or "lost" in str(it.host.problem)
 
 
-async def test_one_bad_container_does_not_keep_the_others_from_being_served(
-    directory: Path,
-) -> None:
+async def test_one_bad_container_does_not_keep_the_others_from_being_served(directory: Path) -> None:
     async with world(directory, CONTAINERD_2_4) as it:
         devices = await it.prepare("a", "2-3")
         pod = await it.runtime.run_pod("db", uid=POD)
@@ -440,9 +420,7 @@ class Contrary(Handler):
         return Adjustment(resources=Resources(cpus=cpus))
 
 
-async def test_the_updates_of_a_creation_that_failed_elsewhere_do_not_count_as_sent(
-    directory: Path,
-) -> None:
+async def test_the_updates_of_a_creation_that_failed_elsewhere_do_not_count_as_sent(directory: Path) -> None:
     """The runtime drops the updates of an answer when the creation fails: they must be said again."""
     async with world(directory, CONTAINERD_2_2) as it:
         shared = await it.runtime.run((await it.runtime.run_pod("web")).id, "app")
@@ -556,9 +534,7 @@ async def test_a_second_instance_stands_by_and_takes_over(directory: Path) -> No
         it.start()  # for the clean-up
 
 
-async def test_without_nri_required_means_not_ready_and_optional_means_ready(
-    directory: Path,
-) -> None:
+async def test_without_nri_required_means_not_ready_and_optional_means_ready(directory: Path) -> None:
     for mode, fine in (("required", False), ("optional", True), ("off", True)):
         it = World(directory, CONTAINERD_2_4, nri=mode)
         it.start()
@@ -691,9 +667,7 @@ class Story:
         for work in (self.share, self.claim, self.end_claim, self.resize):
             if self.chance.random() < 0.6:
                 await work()
-        self.it.host = RuntimeHost(
-            Pinner, self.it.checkpoint, self.it.options, HostMetrics("dra.toy")
-        )
+        self.it.host = RuntimeHost(Pinner, self.it.checkpoint, self.it.options, HostMetrics("dra.toy"))
         self.it.start()
         await self.it.runtime.plugin_ready()
 

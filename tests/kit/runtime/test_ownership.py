@@ -20,9 +20,7 @@ from tests.kit.runtime.test_enforcer import KIND, Pinner, claim, container, pod
 class Exclusive(Pinner):
     """Pins like the CPU driver does: a claim is one pod's."""
 
-    def enforce(
-        self, container: ContainerView, prepared_claims: PreparedClaims
-    ) -> DesiredResources:
+    def enforce(self, container: ContainerView, prepared_claims: PreparedClaims) -> DesiredResources:
         for use in container.uses:
             check_owner(container, use)
         return super().enforce(container, prepared_claims)
@@ -97,9 +95,7 @@ def test_a_forged_marker_does_not_make_a_pod_the_owner() -> None:
             enforcer.confirm("a", "pod-2")
         mine = container("second", ("a", "r0"), pod_number=2)
         if not cdi:
-            mine = msgspec.structs.replace(
-                mine, cdi_devices=(), env=(f"{MARKER_PREFIX}a_r0={KIND}",)
-            )
+            mine = msgspec.structs.replace(mine, cdi_devices=(), env=(f"{MARKER_PREFIX}a_r0={KIND}",))
         assert enforcer.create(pod(2), mine).resources.cpus == "2-3"
 
 

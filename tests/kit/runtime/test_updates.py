@@ -61,9 +61,7 @@ async def crowd(
 
 
 def entry(uid: str, cpus: str) -> PreparedClaim:
-    prepared = PreparedDevice(
-        request="r", pool="p", device=f"d-{uid}", exclusive={"cpu": CpuSet.parse(cpus)}
-    )
+    prepared = PreparedDevice(request="r", pool="p", device=f"d-{uid}", exclusive={"cpu": CpuSet.parse(cpus)})
     return PreparedClaim(uid=uid, namespace="ns", name=uid, devices=(prepared,), consumers=(POD,))
 
 
@@ -100,9 +98,7 @@ async def test_an_update_that_became_wrong_while_it_waited_is_not_sent(
         await it.host.checkpoint_changed()
         assert {each.cpus for each in shared} == {"0-1,4-7"}
         wrong = [
-            update
-            for update in gate.sent
-            if "2" in update.resources.cpus or update.resources.cpus == "0-7"
+            update for update in gate.sent if "2" in update.resources.cpus or update.resources.cpus == "0-7"
         ]
         assert len(wrong) == 8, "nothing stale was sent after the claim was prepared"
 
@@ -193,9 +189,7 @@ async def test_where_nothing_may_be_pushed_containers_leave_in_the_kernel(direct
         assert not any(call.method == "UpdateContainers" for call in it.runtime.calls)
 
 
-async def test_an_update_that_failed_is_sent_again(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_update_that_failed_is_sent_again(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with crowd(directory, monkeypatch, 12) as (it, gate, shared):
         unlucky = shared[5].id
         gate.fails = lambda update: update.container_id == unlucky

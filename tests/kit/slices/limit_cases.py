@@ -77,16 +77,13 @@ def tainted(count: int = 1, **fields: str) -> PoolOffer:
 
 
 def counter_set(name: str = "s", counters: int = 1) -> CounterSet:
-    return CounterSet(
-        name=name, counters={f"c{i}": Counter(value=Quantity(4)) for i in range(counters)}
-    )
+    return CounterSet(name=name, counters={f"c{i}": Counter(value=Quantity(4)) for i in range(counters)})
 
 
 def consuming(sets: int, counters: int = 1, *, device: str = "d") -> PoolOffer:
     wanted = tuple(
         CounterConsumption(
-            counter_set=f"s{i}",
-            counters={f"c{j}": Counter(value=Quantity(1)) for j in range(counters)},
+            counter_set=f"s{i}", counters={f"c{j}": Counter(value=Quantity(1)) for j in range(counters)}
         )
         for i in range(sets)
     )
@@ -146,11 +143,7 @@ CASES = [
     Case("version with leading zero", attribute(Attribute(version="1.02.3")), good=False),
     Case("policy on unshared device", policy(shared=None, default=Quantity(1)), good=False),
     Case("policy with default only", policy(default=Quantity(1)), good=True),
-    Case(
-        "valid values",
-        policy(default=Quantity(2), valid_values=amounts("1", "2", "8")),
-        good=True,
-    ),
+    Case("valid values", policy(default=Quantity(2), valid_values=amounts("1", "2", "8")), good=True),
     Case(
         "most valid values",
         policy(value="20", default=Quantity(1), valid_values=amounts(*map(str, range(1, 11)))),
@@ -186,12 +179,7 @@ CASES = [
         good=False,
         in_double=False,
     ),
-    Case(
-        "valid values without default",
-        policy(valid_values=amounts("2", "4")),
-        good=False,
-        in_double=False,
-    ),
+    Case("valid values without default", policy(valid_values=amounts("2", "4")), good=False, in_double=False),
     Case("range", in_range("1", "8", "1"), good=True),
     Case("range without maximum and step", in_range("1"), good=True),
     Case("range without minimum", in_range(None, "8"), good=False, in_double=False),
@@ -208,11 +196,7 @@ CASES = [
     Case("step beyond capacity", in_range("2", None, "8"), good=False, in_double=False),
     Case(
         "range and values",
-        policy(
-            default=Quantity(2),
-            valid_values=amounts("2"),
-            valid_range=CapacityRange(min=Quantity(1)),
-        ),
+        policy(default=Quantity(2), valid_values=amounts("2"), valid_range=CapacityRange(min=Quantity(1))),
         good=False,
         in_double=False,
     ),
@@ -241,17 +225,12 @@ CASES = [
         good=False,
     ),
     Case(
-        "upper case counter set",
-        devices(Device(name="d"), shared_counters=(counter_set("S"),)),
-        good=False,
+        "upper case counter set", devices(Device(name="d"), shared_counters=(counter_set("S"),)), good=False
     ),
     Case("most binding conditions", conditions(4), good=True),
     Case("one binding condition too many", conditions(5), good=False),
     Case(
-        "a device that names its node",
-        devices(Device(name="d", node_name="n")),
-        good=False,
-        in_double=False,
+        "a device that names its node", devices(Device(name="d", node_name="n")), good=False, in_double=False
     ),
     Case("129 devices", devices(*(Device(name=f"d{i}") for i in range(129))), good=True),
     Case(
@@ -272,9 +251,7 @@ BEYOND_THE_SERVER = [
             Device(
                 name="d",
                 consumes_counters=(
-                    CounterConsumption(
-                        counter_set="missing", counters={"c": Counter(value=Quantity(1))}
-                    ),
+                    CounterConsumption(counter_set="missing", counters={"c": Counter(value=Quantity(1))}),
                 ),
             )
         ),
@@ -286,9 +263,7 @@ BEYOND_THE_SERVER = [
             Device(
                 name="d",
                 consumes_counters=(
-                    CounterConsumption(
-                        counter_set="s", counters={"other": Counter(value=Quantity(1))}
-                    ),
+                    CounterConsumption(counter_set="s", counters={"other": Counter(value=Quantity(1))}),
                 ),
             ),
             shared_counters=(counter_set(),),
@@ -302,15 +277,8 @@ BEYOND_THE_SERVER = [
     ),
     Case(
         "two counter sets of one name in different slices",
-        devices(
-            Device(name="d"),
-            shared_counters=tuple(counter_set(f"s{i % 10}") for i in range(11)),
-        ),
+        devices(Device(name="d"), shared_counters=tuple(counter_set(f"s{i % 10}") for i in range(11))),
         good=False,
     ),
-    Case(
-        "too long pool name",
-        PoolOffer((Device(name="d"),), name="p" * 254),
-        good=False,
-    ),
+    Case("too long pool name", PoolOffer((Device(name="d"),), name="p" * 254), good=False),
 ]

@@ -79,11 +79,7 @@ def test_all_gates_at_once() -> None:
 
 def test_counter_sets() -> None:
     (item,) = find_dropped("p", COUNTERS, through_server(COUNTERS, DRAPartitionableDevices=False))
-    assert (item.field, item.gate, item.devices) == (
-        "sharedCounters",
-        "DRAPartitionableDevices",
-        (),
-    )
+    assert (item.field, item.gate, item.devices) == ("sharedCounters", "DRAPartitionableDevices", ())
 
 
 def test_nothing_dropped() -> None:

@@ -72,18 +72,11 @@ class Server:
         return [d.name for _, s in sorted(self.slices.items()) for d in s.typed.spec.devices]
 
 
-def plan_for(
-    server: Server, pool: PoolOffer, *, may_taint: bool = False, floor: int = 0
-) -> PoolPlan:
+def plan_for(server: Server, pool: PoolOffer, *, may_taint: bool = False, floor: int = 0) -> PoolPlan:
     items = tuple(server.slices.values())
     contents = lay_out(pool, may_taint=may_taint, current=devices_by_slice(match_slices(items)))
     return plan_pool(
-        IDENTITY,
-        "pool",
-        contents,
-        match_slices(items, len(contents)),
-        owner=OWNER,
-        generation_floor=floor,
+        IDENTITY, "pool", contents, match_slices(items, len(contents)), owner=OWNER, generation_floor=floor
     )
 
 
@@ -94,9 +87,7 @@ def devices(names: Sequence[str], advanced: frozenset[str] = frozenset()) -> tup
 @st.composite
 def pools(draw: st.DrawFn) -> PoolOffer:
     count = draw(
-        st.integers(0, 10)
-        | st.integers(0, 200)
-        | st.sampled_from([63, 64, 65, 127, 128, 129, 256, 257])
+        st.integers(0, 10) | st.integers(0, 200) | st.sampled_from([63, 64, 65, 127, 128, 129, 256, 257])
     )
     names = [f"d{i}" for i in range(count)]
     share = draw(st.sampled_from([0.0, 0.0, 0.01, 0.3, 1.0]))
@@ -151,9 +142,7 @@ def test_one_changed_device_is_one_write_without_a_new_generation(
         return
     at = data.draw(st.integers(0, len(pool.devices) - 1))
     changed = msgspec.structs.replace(pool.devices[at], attributes={"x": Attribute(int_=1)})
-    new = PoolOffer(
-        (*pool.devices[:at], changed, *pool.devices[at + 1 :]), pool.shared_counters, "pool"
-    )
+    new = PoolOffer((*pool.devices[:at], changed, *pool.devices[at + 1 :]), pool.shared_counters, "pool")
     plan = plan_for(server, new)
     assert (len(plan.deletes), len(plan.updates), len(plan.creates)) == (0, 1, 0)
     assert plan.generation == 1
@@ -223,9 +212,7 @@ def test_two_changed_slices_raise_the_generation() -> None:
     plan = plan_for(server, PoolOffer(devices(names, frozenset({"d0"}))))
     server.carry_out(plan)
     both = tuple(
-        msgspec.structs.replace(d, attributes={"x": Attribute(int_=1)})
-        if d.name in ("d10", "d299")
-        else d
+        msgspec.structs.replace(d, attributes={"x": Attribute(int_=1)}) if d.name in ("d10", "d299") else d
         for d in devices(names, frozenset({"d0"}))
     )
     generation = plan.generation
@@ -360,9 +347,7 @@ def capacity(text: str) -> dict[str, Capacity]:
             content(taints=(msgspec.structs.replace(TAINT, time_added="2026-01-01T00:00:00Z"),)),
         ),
         (
-            content(
-                taints=(msgspec.structs.replace(TAINT, time_added="2026-01-01T01:00:00+01:00"),)
-            ),
+            content(taints=(msgspec.structs.replace(TAINT, time_added="2026-01-01T01:00:00+01:00"),)),
             content(taints=(msgspec.structs.replace(TAINT, time_added="2026-01-01T00:00:00Z"),)),
         ),
         (
@@ -386,10 +371,7 @@ def test_same(desired: Content, stored: Content) -> None:
             content(taints=(msgspec.structs.replace(TAINT, time_added="2026-01-01T00:00:05Z"),)),
             content(taints=(msgspec.structs.replace(TAINT, time_added="2026-01-01T00:00:00Z"),)),
         ),
-        (
-            Content(devices=devices(["a", "b"])),
-            Content(devices=devices(["b", "a"])),
-        ),
+        (Content(devices=devices(["a", "b"])), Content(devices=devices(["b", "a"]))),
     ],
 )
 def test_different(desired: Content, stored: Content) -> None:
@@ -399,9 +381,7 @@ def test_different(desired: Content, stored: Content) -> None:
 def test_taints_keep_their_time_when_something_else_changes() -> None:
     old = msgspec.structs.replace(TAINT, time_added="2026-01-01T00:00:00Z")
     other = Taint(key="example.com/other", effect="NoExecute")
-    kept = keep_taint_times(
-        Device(name="d", taints=(TAINT, other)), Device(name="d", taints=(old,))
-    )
+    kept = keep_taint_times(Device(name="d", taints=(TAINT, other)), Device(name="d", taints=(old,)))
     assert kept.taints == (old, other)
     # A different effect is a different taint.
     harder = msgspec.structs.replace(TAINT, effect="NoExecute")

@@ -27,9 +27,7 @@ WRITES = ("create", "update", "patch", "delete", "deletecollection")
 
 
 def devices(count: int, **fields: Any) -> tuple[Device, ...]:
-    return tuple(
-        Device(name=f"d{i}", attributes={"i": Attribute(int_=i)}, **fields) for i in range(count)
-    )
+    return tuple(Device(name=f"d{i}", attributes={"i": Attribute(int_=i)}, **fields) for i in range(count))
 
 
 def offer(*counts: int, **fields: Any) -> Offer:
@@ -142,9 +140,7 @@ async def test_an_offer_is_published() -> None:
         await at.publish(offer(300))
         assert at.told() == [f"d{i}" for i in range(300)]
         names = [s["metadata"]["name"] for s in at.slices]
-        assert [name[:28] for name in names] == [
-            f"0000{i}-dra.example.com-node-1" for i in range(3)
-        ]
+        assert [name[:28] for name in names] == [f"0000{i}-dra.example.com-node-1" for i in range(3)]
         node = at.server.objects("nodes")[0]["metadata"]["uid"]
         for item in at.slices:
             assert item["metadata"]["ownerReferences"] == [
@@ -154,9 +150,7 @@ async def test_an_offer_is_published() -> None:
         assert (at.publisher.writer.writes, status.slices) == ({"create": 3}, 3)
         assert status.generations == {NODE: 1}
         assert at.publisher.problem is None
-        assert b'slice_writes_total{operation="create",result="success"} 3' in (
-            at.metrics.exposition()
-        )
+        assert b'slice_writes_total{operation="create",result="success"} 3' in (at.metrics.exposition())
 
 
 async def test_nothing_is_written_twice() -> None:
@@ -439,11 +433,7 @@ async def test_two_publishers_that_disagree_slow_down() -> None:
     async with bench(server) as at, Client(server.cluster()) as other_client:
         slow = RepairDelays(deleted=0.001, changed=0.001, longest=3600, window=3600)
         other = Publisher(
-            other_client,
-            driver=DRIVER,
-            node=NODE,
-            backoff=lambda: Backoff(0.001, 0.02),
-            delays=slow,
+            other_client, driver=DRIVER, node=NODE, backoff=lambda: Backoff(0.001, 0.02), delays=slow
         )
         await at.publish(offer(3))
         other.publish(offer(4))
@@ -460,9 +450,7 @@ TROUBLES = list(Trouble)
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_with_random_faults_it_converges_and_touches_no_foreign_slices(
-    seed: int, scale: int
-) -> None:
+async def test_with_random_faults_it_converges_and_touches_no_foreign_slices(seed: int, scale: int) -> None:
     """Requests fail in every way, slices are wiped and meddled with, offers change all the time."""
     for round_ in range(scale):
         rng = random.Random(f"{seed}/{round_}")
@@ -506,26 +494,19 @@ async def test_with_random_faults_it_converges_and_touches_no_foreign_slices(
 
             def converged(at: Bench = at, wanted: Offer = wanted) -> bool:
                 return all(
-                    at.told(pool.name) == [device.name for device in pool.devices]
-                    for pool in wanted.pools
-                ) and {s["spec"]["pool"]["name"] for s in at.slices} == {
-                    pool.name for pool in wanted.pools
-                }
+                    at.told(pool.name) == [device.name for device in pool.devices] for pool in wanted.pools
+                ) and {s["spec"]["pool"]["name"] for s in at.slices} == {pool.name for pool in wanted.pools}
 
             await at.until(converged)
             await at.settled()
             assert converged()
             await at.until(lambda at=at: at.publisher.problem is None)
             for pool in wanted.pools:
-                mine = [
-                    s["spec"]["pool"] for s in at.slices if s["spec"]["pool"]["name"] == pool.name
-                ]
+                mine = [s["spec"]["pool"] for s in at.slices if s["spec"]["pool"]["name"] == pool.name]
                 assert {(p["generation"], p["resourceSliceCount"]) for p in mine} == {
                     (mine[0]["generation"], len(mine))
                 }
             assert [
-                server.table.get(("resourceslices", "", f"00000-foreign-{i}"))["metadata"][
-                    "resourceVersion"
-                ]
+                server.table.get(("resourceslices", "", f"00000-foreign-{i}"))["metadata"]["resourceVersion"]
                 for i in range(3)
             ] == untouched

@@ -52,9 +52,7 @@ async def test_pages(port: int) -> None:
     answer = await fetch(port, b"GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n")
     assert b"404" in answer
     assert b"/readyz" in answer
-    assert b"405" in await fetch(
-        port, b"POST /readyz HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
-    )
+    assert b"405" in await fetch(port, b"POST /readyz HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
     assert b"500" in await fetch(port, b"GET /broken HTTP/1.1\r\nHost: x\r\n\r\n")
     head = await fetch(port, b"HEAD /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
     assert b"200" in head
@@ -237,17 +235,13 @@ def test_metrics_are_named_after_the_driver_and_gauges_are_read_when_scraped() -
     metrics = HostMetrics("dra.cpu")
     level = [1.0]
     metrics.add_source(
-        lambda: [
-            Gauge("cpus", "CPUs.", level[0], (("state", s), ("numa", "0"))) for s in ("a", "b")
-        ]
+        lambda: [Gauge("cpus", "CPUs.", level[0], (("state", s), ("numa", "0"))) for s in ("a", "b")]
     )
     metrics.contact("kubelet")
     metrics.prepares.labels("success").inc()
     first = metrics.exposition().decode()
     assert 'dra_cpu_prepare_claims_total{result="success"} 1.0' in first
-    assert 'dra_cpu_cpus{numa="0",state="a"} 1.0' in first.replace(
-        'state="a",numa="0"', 'numa="0",state="a"'
-    )
+    assert 'dra_cpu_cpus{numa="0",state="a"} 1.0' in first.replace('state="a",numa="0"', 'numa="0",state="a"')
     assert 'dra_cpu_last_contact_age_seconds{peer="kubelet"}' in first
     level[0] = 7.0
     assert "7.0" in metrics.exposition().decode()

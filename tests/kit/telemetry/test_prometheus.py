@@ -24,19 +24,12 @@ prometheus_client.disable_created_metrics()
 def understood(data: bytes) -> list[tuple[str, str, str, list[tuple[str, dict[str, str], float]]]]:
     """What Prometheus' own reader makes of it."""
     return [
-        (
-            family.name,
-            family.type,
-            family.documentation,
-            [(s[0], s[1], s[2]) for s in family.samples],
-        )
+        (family.name, family.type, family.documentation, [(s[0], s[1], s[2]) for s in family.samples])
         for family in text_string_to_metric_families(data.decode())
     ]
 
 
-@given(
-    TEXT.map(str.strip), st.lists(st.tuples(PAIRS, NUMBERS)), st.lists(st.tuples(PAIRS, NUMBERS))
-)
+@given(TEXT.map(str.strip), st.lists(st.tuples(PAIRS, NUMBERS)), st.lists(st.tuples(PAIRS, NUMBERS)))
 def test_the_output_equals_that_of_the_official_client(text, counted, observed):
     registry = prometheus_client.CollectorRegistry()
     theirs = (

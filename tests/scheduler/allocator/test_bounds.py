@@ -31,9 +31,7 @@ def test_a_feasible_problem_is_never_called_infeasible(scale: int) -> None:
         for plain in posed["nodes"]:
             found = NodeDevices(from_builtins(plain, Node), index, held)
             try:
-                planned = plan_claims(
-                    [from_builtins(c, ResourceClaim) for c in posed["claims"]], classes
-                )
+                planned = plan_claims([from_builtins(c, ResourceClaim) for c in posed["claims"]], classes)
                 if isinstance(allocate(found, planned), AllocationFound):
                     assert not Bounds(SearchState(found, planned)).infeasible(), f"seed {seed}"
                     feasible += 1

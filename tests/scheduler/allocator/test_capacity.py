@@ -86,9 +86,7 @@ def test_a_negative_amount_is_an_error_only_where_errors_are_fatal() -> None:
 def test_a_shortage_is_reported_exactly_if_the_free_amount_is_too_small(
     total: int, used: int, taken: int
 ) -> None:
-    found = remaining_shortage(
-        {"k": Quantity(taken)}, {"k": capacity(str(total))}, {"k": used * 10**9}
-    )
+    found = remaining_shortage({"k": Quantity(taken)}, {"k": capacity(str(total))}, {"k": used * 10**9})
     assert (found is not None) == (used + taken > total)
     if found is not None:
         assert found.reason == f"{max(total - used, 0)} of {total} k is free, but {taken} is needed"

@@ -60,9 +60,7 @@ def test_removing_a_device_restores_the_common_values() -> None:
     values=st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=3), min_size=1, max_size=5),
     order=st.randoms(use_true_random=False),
 )
-def test_constraints_do_not_depend_on_the_order_of_devices(
-    values: list[list[int]], order: Random
-) -> None:
+def test_constraints_do_not_depend_on_the_order_of_devices(values: list[list[int]], order: Random) -> None:
     devices = [device(ints=v) for v in values]
     shuffled = order.sample(devices, len(devices))
     for kind in (MatchAttribute, DistinctAttribute):

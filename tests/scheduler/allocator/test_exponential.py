@@ -39,8 +39,7 @@ def answer(devices: list[Json], *claims: Json) -> NodeResult:
         classes=(from_builtins({"metadata": {"name": "c"}}, DeviceClass),),
         claims=tuple(
             from_builtins(
-                {"metadata": {"name": f"c{i}", "namespace": "d"}, "spec": {"devices": c}},
-                ResourceClaim,
+                {"metadata": {"name": f"c{i}", "namespace": "d"}, "spec": {"devices": c}}, ResourceClaim
             )
             for i, c in enumerate(claims)
         ),
@@ -190,9 +189,7 @@ def ordered_search(groups: list[int], counts: list[int], together: bool) -> list
     together=st.booleans(),
 )
 def test_the_first_solution_is_found(groups: list[int], counts: list[int], together: bool) -> None:
-    devices = [
-        {"name": f"d{i:02}", "attributes": {"group": {"int": g}}} for i, g in enumerate(groups)
-    ]
+    devices = [{"name": f"d{i:02}", "attributes": {"group": {"int": g}}} for i, g in enumerate(groups)]
     claim: Json = {"requests": [wants(f"r{i}", n) for i, n in enumerate(counts)]}
     if together:
         claim["constraints"] = [same()]
@@ -206,8 +203,7 @@ def test_the_first_solution_is_found(groups: list[int], counts: list[int], toget
 def test_a_feasible_needle_in_the_haystack_is_the_right_one() -> None:
     """Only the last group has room for both requests; kube-scheduler's order decides within it."""
     devices = grouped(28, 2) + [
-        {"name": f"z{i}", "attributes": {"group": {"int": 9}, "gpu": {"bool": i == 5}}}
-        for i in range(6)
+        {"name": f"z{i}", "attributes": {"group": {"int": 9}, "gpu": {"bool": i == 5}}} for i in range(6)
     ]
     requests = [wants("many", 5), wants("gpu", 1, 'device.attributes["d.io"].?gpu.orValue(false)')]
     found = answer(devices, {"requests": requests, "constraints": [same()]})

@@ -16,15 +16,7 @@ from drakit.scheduler.allocator.node_devices import (
 )
 from drakit.scheduler.errors import FatalError
 from drakit.scheduler.pools import DeviceId
-from tests.scheduler.factories import (
-    allocated,
-    claim,
-    device,
-    exactly,
-    node_devices,
-    plans,
-    resource_slice,
-)
+from tests.scheduler.factories import allocated, claim, device, exactly, node_devices, plans, resource_slice
 from tests.scheduler.problems import Json
 
 SHARED = {"allowMultipleAllocations": True, "capacity": {"k": {"value": "8"}}}
@@ -82,9 +74,7 @@ def test_admin_access_does_not_use_devices_and_shares_need_the_gate() -> None:
     assert not old.holds(DeviceId("d.io", "p", "a"))
 
 
-@pytest.mark.parametrize(
-    ("release", "expected"), [(V1_36, (0,)), (V1_37, (0, 1))], ids=["1.36", "1.37"]
-)
+@pytest.mark.parametrize(("release", "expected"), [(V1_36, (0,)), (V1_37, (0, 1))], ids=["1.36", "1.37"])
 def test_all_includes_full_devices_since_1_37(release: object, expected: tuple[int, ...]) -> None:
     held = (allocated("b", shareID="1", consumedCapacity={"k": "8"}),)
     shared = resource_slice(device("a", **SHARED), device("b", **SHARED))

@@ -20,8 +20,7 @@ def cluster(devices: list[dict[str, Any]], claim: dict[str, Any]) -> ClusterSnap
         classes=(from_builtins({"metadata": {"name": "c"}}, DeviceClass),),
         claims=(
             from_builtins(
-                {"metadata": {"name": "x", "namespace": "default"}, "spec": {"devices": claim}},
-                ResourceClaim,
+                {"metadata": {"name": "x", "namespace": "default"}, "spec": {"devices": claim}}, ResourceClaim
             ),
         ),
     )

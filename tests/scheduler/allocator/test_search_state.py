@@ -35,8 +35,7 @@ def state(*claims: Any) -> SearchState:
         device("s", **SHARED),
     ]
     return SearchState(
-        node_devices(counters, resource_slice(*devices, pool={"resourceSliceCount": 2})),
-        plans(*claims),
+        node_devices(counters, resource_slice(*devices, pool={"resourceSliceCount": 2})), plans(*claims)
     )
 
 
@@ -90,13 +89,10 @@ def test_a_violated_constraint_of_a_request_for_all_devices_is_an_error() -> Non
 
 
 def test_a_claim_with_too_many_devices_fails_the_pod() -> None:
-    with pytest.raises(
-        FatalError, match="adding 30 devices exceeds the claim limit of 32"
-    ) as caught:
+    with pytest.raises(FatalError, match="adding 30 devices exceeds the claim limit of 32") as caught:
         state(claim(exactly("one", count=5), exactly("two", count=30)))
     assert caught.value.summary == (
-        "request two of claim default/x requests 30 devices, other requests 5; "
-        "a claim can have at most 32"
+        "request two of claim default/x requests 30 devices, other requests 5; a claim can have at most 32"
     )
 
 

@@ -4,12 +4,7 @@ import pytest
 
 from drakit.core.objects import Device, from_builtins
 from drakit.scheduler.cel.errors import CelCompileError, CelRuntimeError, CelUnsupportedError
-from drakit.scheduler.cel.selector import (
-    compile_selector,
-    device_value,
-    selector_fields,
-    split_name,
-)
+from drakit.scheduler.cel.selector import compile_selector, device_value, selector_fields, split_name
 
 DEVICE = device_value(
     "d.io",
@@ -79,9 +74,7 @@ def test_a_map_cannot_have_a_key_twice() -> None:
 
 def test_the_result_must_be_a_bool() -> None:
     assert result("device.attributes['d.io'].b")
-    with pytest.raises(
-        CelRuntimeError, match="CEL result of type int could not be converted to bool"
-    ):
+    with pytest.raises(CelRuntimeError, match="CEL result of type int could not be converted to bool"):
         result("device.attributes['d.io'].i")
 
 

@@ -22,11 +22,7 @@ from drakit.scheduler.cel.selector import compile_selector, device_value, reject
 DEVICE = device_value(
     "d.io",
     from_builtins(
-        {
-            "attributes": {"a": {"int": 1}, "s": {"string": "x"}},
-            "capacity": {"m": {"value": "1Gi"}},
-        },
-        Device,
+        {"attributes": {"a": {"int": 1}, "s": {"string": "x"}}, "capacity": {"m": {"value": "1Gi"}}}, Device
     ),
 )
 PIECES = st.sampled_from(

@@ -61,12 +61,7 @@ def test_types_compare_as_in_cel() -> None:
 
 def test_bools_and_numbers_are_different_keys() -> None:
     mapping = {v.key_of(True): "bool", v.key_of(1): "int"}
-    assert [v.index(mapping, key) for key in (True, 1, UInt(1), 1.0)] == [
-        "bool",
-        "int",
-        "int",
-        "int",
-    ]
+    assert [v.index(mapping, key) for key in (True, 1, UInt(1), 1.0)] == ["bool", "int", "int", "int"]
     assert list(v.elements(mapping)) == [True, 1]
     with pytest.raises(CelRuntimeError, match="unsupported key type"):
         v.key_of([])

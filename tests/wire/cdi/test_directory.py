@@ -186,9 +186,7 @@ def test_a_directory_that_cannot_be_used_is_explained(tmp_path: Path) -> None:
         directory.write("u1", spec())
 
 
-def test_a_full_disk_leaves_the_old_file(
-    directory: CdiDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_the_old_file(directory: CdiDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     directory.write("u1", spec("old"))
 
     def full(descriptor: int, data: bytes) -> int:

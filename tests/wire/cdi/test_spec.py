@@ -75,12 +75,9 @@ edits = st.builds(
     hooks=st.lists(
         st.builds(Hook, hook_name=st.sampled_from(["prestart", "poststop"]), path=words), max_size=1
     ).map(tuple),
-    intel_rdt=st.none()
-    | st.builds(IntelRdt, clos_id=words, schemata=st.lists(words, max_size=1).map(tuple)),
+    intel_rdt=st.none() | st.builds(IntelRdt, clos_id=words, schemata=st.lists(words, max_size=1).map(tuple)),
     additional_gids=st.lists(st.integers(1, 99), max_size=2).map(tuple),
-    net_devices=st.lists(
-        st.builds(NetDevice, host_interface_name=words, name=words), max_size=1
-    ).map(tuple),
+    net_devices=st.lists(st.builds(NetDevice, host_interface_name=words, name=words), max_size=1).map(tuple),
 )
 devices = st.builds(
     CdiDevice,
@@ -108,9 +105,7 @@ def test_specs_survive_a_round_trip(spec: Spec) -> None:
 def test_nothing_empty_is_written(spec: Spec) -> None:
     def look(value: object) -> None:
         assert value not in ({}, [], "", None)
-        for each in (
-            value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        ):
+        for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
             look(each)  # fmt: skip
 
     look(json.loads(encode_spec(spec)))
@@ -138,9 +133,7 @@ def test_no_lower_version_would_do(spec: Spec) -> None:
             "v/c",
             CdiDevice(
                 name="d",
-                container_edits=ContainerEdits(
-                    mounts=(CdiMount(host_path="/a", container_path="/b"),)
-                ),
+                container_edits=ContainerEdits(mounts=(CdiMount(host_path="/a", container_path="/b"),)),
             ),
             "0.3.0",
         ),
@@ -158,9 +151,7 @@ def test_no_lower_version_would_do(spec: Spec) -> None:
             "v/c",
             CdiDevice(
                 name="d",
-                container_edits=ContainerEdits(
-                    device_nodes=(CdiDeviceNode(path="/d", host_path="/h"),)
-                ),
+                container_edits=ContainerEdits(device_nodes=(CdiDeviceNode(path="/d", host_path="/h"),)),
             ),
             "0.5.0",
         ),
@@ -173,8 +164,7 @@ def test_no_lower_version_would_do(spec: Spec) -> None:
         (
             "v/c",
             CdiDevice(
-                name="d",
-                container_edits=ContainerEdits(intel_rdt=IntelRdt(clos_id="x", schemata=("L3",))),
+                name="d", container_edits=ContainerEdits(intel_rdt=IntelRdt(clos_id="x", schemata=("L3",)))
             ),
             "1.1.0",
         ),
@@ -182,9 +172,7 @@ def test_no_lower_version_would_do(spec: Spec) -> None:
             "v/c",
             CdiDevice(
                 name="d",
-                container_edits=ContainerEdits(
-                    net_devices=(NetDevice(host_interface_name="a", name="b"),)
-                ),
+                container_edits=ContainerEdits(net_devices=(NetDevice(host_interface_name="a", name="b"),)),
             ),
             "1.1.0",
         ),
@@ -224,18 +212,11 @@ def test_a_claim_of_two_requests_byte_for_byte() -> None:
         '  "kind": "dra.cpu/claim"\n'
         "}\n"
     )
-    assert spec.qualified_names() == (
-        f"dra.cpu/claim=claim-{UID}_a",
-        f"dra.cpu/claim=claim-{UID}_b",
-    )
+    assert spec.qualified_names() == (f"dra.cpu/claim=claim-{UID}_a", f"dra.cpu/claim=claim-{UID}_b")
 
 
 def spec_of(**changes: object) -> Spec:
-    parts = {
-        "cdi_version": "0.3.0",
-        "kind": "v/c",
-        "devices": (CdiDevice(name="d", container_edits=ENV),),
-    }
+    parts = {"cdi_version": "0.3.0", "kind": "v/c", "devices": (CdiDevice(name="d", container_edits=ENV),)}
     return Spec(**{**parts, **changes})  # type: ignore[arg-type]
 
 
@@ -280,8 +261,7 @@ def test_invalid_specs_are_rejected_with_a_reason(spec: Spec, text: str) -> None
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"", b"{", b"[]", b'{"cdiVersion":"0.3.0","kind":"v/c","devices":[],"new":1}', b"\xff"],
+    "data", [b"", b"{", b"[]", b'{"cdiVersion":"0.3.0","kind":"v/c","devices":[],"new":1}', b"\xff"]
 )
 def test_files_that_are_not_specifications(data: bytes) -> None:
     with pytest.raises(CdiError):
@@ -305,9 +285,7 @@ def test_device_names_of_claims_lead_back_to_them(uid: str, request_name: str) -
     assert spec.cdi_version == "0.3.0"
 
 
-@pytest.mark.parametrize(
-    "name", ["", "claim-", "claim-x", "claim-_r", "x_y", "claim-a_b_c", "claim-a_b/c"]
-)
+@pytest.mark.parametrize("name", ["", "claim-", "claim-x", "claim-_r", "x_y", "claim-a_b_c", "claim-a_b/c"])
 def test_other_names_have_no_claim(name: str) -> None:
     assert parse_claim_device_name(name) is None
 

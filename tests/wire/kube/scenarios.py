@@ -12,14 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from drakit.core.objects import (
-    Device,
-    ObjectMeta,
-    ResourcePool,
-    ResourceSlice,
-    ResourceSliceSpec,
-    Taint,
-)
+from drakit.core.objects import Device, ObjectMeta, ResourcePool, ResourceSlice, ResourceSliceSpec, Taint
 from drakit.wire.kube import (
     CLAIMS,
     NODES,
@@ -154,9 +147,7 @@ async def a_watch_tells_all_in_order(client: Client, word: str) -> None:
     changed = await client.update(SLICES, document, name=made.name)
     await client.delete(SLICES, made.name)
     seen: list[tuple[EventKind, Object[ResourceSlice]]] = []
-    stream = client.watch(
-        SLICES, selection_of(word), resource_version=start.resource_version, seconds=60
-    )
+    stream = client.watch(SLICES, selection_of(word), resource_version=start.resource_version, seconds=60)
     async with contextlib.aclosing(stream):
         async for event in stream:
             if event.kind is not EventKind.BOOKMARK:
@@ -172,9 +163,7 @@ async def a_watch_tells_all_in_order(client: Client, word: str) -> None:
 
 async def a_watch_ends_when_its_time_is_over(client: Client, word: str) -> None:
     start = await client.list(SLICES, selection_of(word))
-    stream = client.watch(
-        SLICES, selection_of(word), resource_version=start.resource_version, seconds=1
-    )
+    stream = client.watch(SLICES, selection_of(word), resource_version=start.resource_version, seconds=1)
     kinds = {event.kind async for event in stream}
     assert kinds <= {EventKind.BOOKMARK}
 
@@ -208,12 +197,7 @@ async def apply_owns_what_it_says(client: Client, word: str) -> None:
 
     async def apply(document: dict[str, Any], manager: str, *, force: bool = False) -> Any:
         answer = await client.apply(
-            CONFIG_MAPS,
-            document,
-            name=word,
-            namespace="default",
-            field_manager=manager,
-            force=force,
+            CONFIG_MAPS, document, name=word, namespace="default", field_manager=manager, force=force
         )
         return answer.raw.get("data")
 
@@ -228,9 +212,7 @@ async def apply_owns_what_it_says(client: Client, word: str) -> None:
 
 async def status_is_apart(client: Client, word: str) -> None:
     made = await client.create(NODES, {"metadata": {"name": word}})
-    told = await client.patch(
-        NODES, word, {"status": {"capacity": {"cpu": "4"}}}, subresource="status"
-    )
+    told = await client.patch(NODES, word, {"status": {"capacity": {"cpu": "4"}}}, subresource="status")
     assert str(told.typed.status.capacity["cpu"]) == "4"
     document = {**told.raw, "status": {"capacity": {"cpu": "8"}}}
     document["metadata"] = {**told.raw["metadata"], "labels": {"x": "y"}}
@@ -315,9 +297,7 @@ async def who_leaves_a_selection_is_deleted_for_its_watch(client: Client, word: 
     for value in (word, "other", None):
         labels = {"metadata": {"labels": {"word": value}}}
         last = await client.patch(CONFIG_MAPS, word, labels, namespace="default")
-    stream = client.watch(
-        CONFIG_MAPS, selected, resource_version=start.resource_version, seconds=60
-    )
+    stream = client.watch(CONFIG_MAPS, selected, resource_version=start.resource_version, seconds=60)
     seen = []
     async with contextlib.aclosing(stream):
         async for event in stream:

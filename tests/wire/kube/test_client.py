@@ -248,9 +248,7 @@ async def test_the_user_agent_is_sent() -> None:
 
 
 @pytest.mark.parametrize(("certificates", "connections"), [("aaa", 1), ("aab", 2), ("abc", 3)])
-async def test_certificates_that_change_drop_kept_connections(
-    certificates: str, connections: int
-) -> None:
+async def test_certificates_that_change_drop_kept_connections(certificates: str, connections: int) -> None:
     class Changing:
         def __init__(self) -> None:
             self.certificates = iter(certificates)

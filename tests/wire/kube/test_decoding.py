@@ -16,9 +16,7 @@ from drakit.wire.kube.resources import Object
 
 TOO_DEEP = 40_000
 """For the decoder of every release of Python."""
-LEAVES = (
-    st.none() | st.booleans() | st.integers(-9, 9) | st.text(string.printable + "é☃", max_size=8)
-)
+LEAVES = st.none() | st.booleans() | st.integers(-9, 9) | st.text(string.printable + "é☃", max_size=8)
 VALUES = st.recursive(
     LEAVES,
     lambda inner: (

@@ -110,9 +110,7 @@ async def test_chunked_and_informational_responses() -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-async def test_idempotent_requests_are_retried_on_a_dead_connection(
-    method: str,
-) -> None:
+async def test_idempotent_requests_are_retried_on_a_dead_connection(method: str) -> None:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await head(reader)
         writer.write(OK)

@@ -76,9 +76,7 @@ class Client:
         pb, service = CLAIMS[version]
         request = getattr(pb, f"Node{verb}ResourcesRequest")
         response = getattr(pb, f"Node{verb}ResourcesResponse")
-        method = UnaryUnaryMethod(
-            self.channel, f"/{service}/Node{verb}Resources", request, response
-        )
+        method = UnaryUnaryMethod(self.channel, f"/{service}/Node{verb}Resources", request, response)
         wanted = [pb.Claim(namespace=c.namespace, name=c.name, uid=c.uid) for c in claims]
         return (await method(request(claims=wanted), timeout=timeout)).claims
 

@@ -77,9 +77,7 @@ def test_registration(scale: int) -> None:
     heard = []
     service = RegistrationService("d", "/e", lambda *news: heard.append(news))
     handler = service.__mapping__()["/pluginregistration.Registration/NotifyRegistrationStatus"]
-    sample = registration.RegistrationStatus(
-        plugin_registered=True, error="why"
-    ).SerializeToString()
+    sample = registration.RegistrationStatus(plugin_registered=True, error="why").SerializeToString()
     numbers = itertools.count()
 
     def work(data: bytes) -> None:

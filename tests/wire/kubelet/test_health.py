@@ -16,8 +16,7 @@ def device(name, timeout=30):
 
 
 @pytest.mark.parametrize(
-    ("timeouts", "seconds"),
-    [([], 10), ([30], 10), ([90, 60], 20), ([0], 10), ([-5, 60], 10), ([1], 1.0)],
+    ("timeouts", "seconds"), [([], 10), ([30], 10), ([90, 60], 20), ([0], 10), ([-5, 60], 10), ([1], 1.0)]
 )
 def test_repeated_at_a_third_of_the_shortest_timeout(timeouts, seconds):
     assert repeat_after([device("d", timeout) for timeout in timeouts]) == seconds

@@ -154,11 +154,7 @@ async def test_one_bad_claim_fails_alone(root, version):
     assert prepared["refused"].error == "cpu 3 is held by claim default/other"
     assert "KeyError" in prepared["broken"].error
     assert not prepared["broken"].devices
-    assert [bool(unprepared[uid].error) for uid in ("good", "refused", "broken")] == [
-        False,
-        False,
-        True,
-    ]
+    assert [bool(unprepared[uid].error) for uid in ("good", "refused", "broken")] == [False, False, True]
     await plugin.close()
 
 

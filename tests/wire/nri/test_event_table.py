@@ -30,9 +30,7 @@ def test_every_event_has_a_row_and_every_method_is_unique() -> None:
 
 
 def test_every_handler_method_has_exactly_one_row() -> None:
-    coroutines = {
-        name for name, member in vars(Handler).items() if inspect.iscoroutinefunction(member)
-    }
+    coroutines = {name for name, member in vars(Handler).items() if inspect.iscoroutinefunction(member)}
     named = [row.handler for row in EVENTS.values() if row.handler]
     assert sorted(named) == sorted(coroutines - {"synchronize"})
     assert {row.event for row in EVENTS.values() if row.handler} == HANDLED_EVENTS

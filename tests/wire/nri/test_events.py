@@ -80,9 +80,7 @@ def test_state_changes_and_dedicated_methods_decode_to_the_same_value(call: Runt
         (PLUGIN_SERVICE_NAME, "Whatever", "method Whatever"),
     ],
 )
-def test_an_unknown_service_or_method_is_unimplemented(
-    service: str, method: str, message: str
-) -> None:
+def test_an_unknown_service_or_method_is_unimplemented(service: str, method: str, message: str) -> None:
     with pytest.raises(StatusError, match=message) as caught:
         decode_call(service, method, b"")
     assert caught.value.code == Code.UNIMPLEMENTED

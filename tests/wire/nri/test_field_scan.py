@@ -190,9 +190,7 @@ def test_a_long_synchronize_is_in_memory_once(tmp_path: Path) -> None:
     variables = [f"SERVICE_{number}_PORT_TCP_ADDR=10.96.{number % 256}.1" for number in range(1500)]
     one.containers.add(id="c", pod_sandbox_id="p", env=[*variables, "DRA_CLAIM_u_r=kind"])
     payload = one.SerializeToString() * 700
-    request = ttrpc_pb2.Request(
-        service=events.PLUGIN_SERVICE_NAME, method="Synchronize", payload=payload
-    )
+    request = ttrpc_pb2.Request(service=events.PLUGIN_SERVICE_NAME, method="Synchronize", payload=payload)
     frame = encode_frame(1, REQUEST, request.SerializeToString(), 1 << 30)
     file = tmp_path / "synchronize"
     file.write_bytes(mux_message(1, frame))

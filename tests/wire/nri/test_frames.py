@@ -37,9 +37,7 @@ def decode(decoder: FrameDecoder, parts: list[bytes]) -> list[tuple[int, int, by
 
 
 @given(st.lists(frames, max_size=6), st.lists(st.integers(0, 5000), max_size=40))
-def test_frames_survive_any_cut_of_the_stream(
-    sent: list[tuple[int, int, bytes]], cuts: list[int]
-) -> None:
+def test_frames_survive_any_cut_of_the_stream(sent: list[tuple[int, int, bytes]], cuts: list[int]) -> None:
     stream = b"".join(encode_frame(*each) for each in sent)
     decoder = FrameDecoder()
     assert decode(decoder, pieces(stream, cuts)) == sent
@@ -84,10 +82,7 @@ def test_a_frame_that_is_too_long_is_skipped_not_stored() -> None:
     decoder = FrameDecoder(limit=10)
     stream = encode_frame(1, REQUEST, bytes(11)) + encode_frame(3, REQUEST, b"fits")
     assert decode(decoder, [stream]) == [(1, REQUEST, None), (3, REQUEST, b"fits")]
-    assert decode(decoder, [bytes([each]) for each in stream]) == [
-        (1, REQUEST, None),
-        (3, REQUEST, b"fits"),
-    ]
+    assert decode(decoder, [bytes([each]) for each in stream]) == [(1, REQUEST, None), (3, REQUEST, b"fits")]
 
 
 @given(st.integers(0, 20_000))

@@ -113,9 +113,7 @@ def test_calls(call: Configure, scale: int) -> None:
     method, payload = encode_call(call)
     samples = [payload]
     inputs = damaged(samples, 6, INPUTS * scale)
-    accepted = survive(
-        lambda data: decode_call(PLUGIN_SERVICE_NAME, method, data), StatusError, inputs
-    )
+    accepted = survive(lambda data: decode_call(PLUGIN_SERVICE_NAME, method, data), StatusError, inputs)
     assert accepted > 1
 
 

@@ -185,18 +185,14 @@ async def test_an_update_for_the_same_container_overrides_the_request(path: str)
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
         container = await runtime.run(pod.id, "app")
-        handler.updates = [
-            ContainerUpdate(container_id=container.id, resources=Resources(cpus="2-3"))
-        ]
+        handler.updates = [ContainerUpdate(container_id=container.id, resources=Resources(cpus="2-3"))]
         await runtime.update(container.id, Resources(cpus="0-7", shares=512))
         assert container.cpus == "2-3"
         assert container.resources.shares == 512
 
 
 @pytest.mark.parametrize("release", EVERY_RELEASE, ids=str)
-async def test_a_split_synchronize_has_the_same_result(
-    path: str, release: FakeRuntimeRelease
-) -> None:
+async def test_a_split_synchronize_has_the_same_result(path: str, release: FakeRuntimeRelease) -> None:
     handler = Recorder()
     async with FakeRuntime(path, release=release, message_limit=4000) as runtime:
         pods = [await runtime.run_pod(f"pod{n}") for n in range(30)]
@@ -456,11 +452,7 @@ async def test_starting_can_be_rejected(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("updates", "text"),
-    [
-        (lambda c: [c.id, c.id], "twice"),
-        (lambda c: ["created"], "being created"),
-    ],
+    ("updates", "text"), [(lambda c: [c.id, c.id], "twice"), (lambda c: ["created"], "being created")]
 )
 async def test_answers_the_runtime_would_choke_on_are_not_sent(
     path: str, updates: Callable[[NriContainer], list[str]], text: str
@@ -493,9 +485,7 @@ async def test_an_oversize_answer_rejects_the_container_and_keeps_the_connection
 
 
 @pytest.mark.parametrize("release", [CONTAINERD_1_7, CONTAINERD_2_4], ids=str)
-async def test_a_failed_synchronization_is_tried_again(
-    path: str, release: FakeRuntimeRelease
-) -> None:
+async def test_a_failed_synchronization_is_tried_again(path: str, release: FakeRuntimeRelease) -> None:
     class Once(Recorder):
         async def synchronize(
             self, pods: Sequence[PodSandbox], containers: Sequence[NriContainer]
@@ -528,9 +518,7 @@ async def test_a_hanging_synchronization_is_tried_again(path: str) -> None:
         assert runtime.connections == 2
 
 
-async def test_the_end_waits_for_an_answer_in_progress(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_end_waits_for_an_answer_in_progress(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("drakit.wire.nri.plugin._DRAIN_SECONDS", 60.0)
 
     class Slow(Recorder):
@@ -622,10 +610,7 @@ async def test_nothing_is_pushed_from_within_a_handler(path: str) -> None:
 
 
 async def test_failures_of_pushed_updates_are_reported_by_container(path: str) -> None:
-    async with (
-        FakeRuntime(path, online_cpus="0-7") as runtime,
-        running(path, Recorder()) as plugin,
-    ):
+    async with FakeRuntime(path, online_cpus="0-7") as runtime, running(path, Recorder()) as plugin:
         await runtime.plugin_ready()
         pod = await runtime.run_pod("web")
         one, two = await runtime.run(pod.id, "one"), await runtime.run(pod.id, "two")
@@ -658,9 +643,7 @@ async def test_a_restarted_runtime_is_synchronized_again(path: str) -> None:
         assert {end.cause for end in handler.ends} >= {Cause.LOST}
 
 
-async def test_each_reason_for_a_missing_connection_is_reported_once(
-    path: str, tmp_path: Path
-) -> None:
+async def test_each_reason_for_a_missing_connection_is_reported_once(path: str, tmp_path: Path) -> None:
     handler = Recorder()
     async with running(path, handler):
         end = await handler.end(Cause.NO_SOCKET)
@@ -845,9 +828,7 @@ async def test_a_rejected_registration_is_reported_and_retried(path: str) -> Non
 
 
 async def impatient(path: str, handler: Handler, **limits: float) -> asyncio.Task[None]:
-    options = PluginOptions(
-        name="demo", socket_path=path, first_delay=0, longest_delay=0.01, **limits
-    )  # type: ignore[arg-type]
+    options = PluginOptions(name="demo", socket_path=path, first_delay=0, longest_delay=0.01, **limits)  # type: ignore[arg-type]
     return asyncio.create_task(NriPlugin(options).run(handler))
 
 
@@ -948,10 +929,7 @@ async def test_a_thousand_reconnects_leave_nothing_behind(path: str, scale: int)
     async with FakeRuntime(path) as runtime, running(path, handler):
         await runtime.plugin_ready()
         threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
-        before = (
-            _alive(RuntimeConnection),
-            _alive(Transport),
-        )  # earlier tests' log records hold some
+        before = (_alive(RuntimeConnection), _alive(Transport))  # earlier tests' log records hold some
         for _ in range(1000 * scale):
             runtime.disconnect_plugins()
             await runtime.plugin_gone()
@@ -980,9 +958,7 @@ async def test_a_push_while_the_plugin_ends_is_rejected(path: str) -> None:
         task = asyncio.create_task(plugin.run(Handler()))
         await runtime.plugin_ready()
         async with runtime._plugins.lock:  # so the runtime does not answer
-            updates = [
-                ContainerUpdate(container_id=n, resources=Resources(cpus="1")) for n in "abc"
-            ]
+            updates = [ContainerUpdate(container_id=n, resources=Resources(cpus="1")) for n in "abc"]
             push = asyncio.create_task(plugin.push(updates))
             await asyncio.sleep(0)
             task.cancel()

@@ -26,10 +26,7 @@ def test_the_checked_in_code_is_current(tool: ModuleType) -> None:
 
 
 def test_a_stale_or_orphaned_file_is_reported_and_repaired(
-    tool: ModuleType,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(tool, "SOURCES", tmp_path)
     orphan = tmp_path / "drakit" / "old_pb2.py"

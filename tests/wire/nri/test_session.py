@@ -63,9 +63,7 @@ def test_golden_bytes_decode() -> None:
     assert (rejection.error.code, rejection.error.message) == (9, "no cpus")
 
 
-calls = st.lists(
-    st.tuples(st.text(max_size=5), st.binary(max_size=9000), st.floats(0.001, 1e6)), max_size=5
-)
+calls = st.lists(st.tuples(st.text(max_size=5), st.binary(max_size=9000), st.floats(0.001, 1e6)), max_size=5)
 
 
 @given(calls, st.integers(1, 5000))
@@ -76,9 +74,7 @@ def test_two_sessions_exchange_messages_whatever_the_chunks(
     streams = [one.call("service", method, payload, timeout) for method, payload, timeout in sent]
     assert streams == list(range(1, 2 * len(sent), 2))
     data = one.output()
-    received = [
-        event for at in range(0, len(data), size) for event in other.receive(data[at : at + size])
-    ]
+    received = [event for at in range(0, len(data), size) for event in other.receive(data[at : at + size])]
     assert [(e.method, e.payload) for e in received if isinstance(e, RpcRequest)] == [
         (method, payload) for method, payload, _ in sent
     ]

@@ -6,14 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drakit.wire.nri.versions import (
-    OLDEST,
-    RUNTIMES,
-    Features,
-    NriVersion,
-    capabilities_of,
-    infer_version,
-)
+from drakit.wire.nri.versions import OLDEST, RUNTIMES, Features, NriVersion, capabilities_of, infer_version
 
 
 @pytest.mark.parametrize(
@@ -59,13 +52,7 @@ def test_an_unknown_runtime_is_taken_for_the_oldest() -> None:
 
 @pytest.mark.parametrize(
     ("version", "pushes"),
-    [
-        ((0, 9, 9), False),
-        ((0, 11, 0), False),
-        ((0, 12, 0), False),
-        ((0, 12, 1), True),
-        ((1, 0), True),
-    ],
+    [((0, 9, 9), False), ((0, 11, 0), False), ((0, 12, 0), False), ((0, 12, 1), True), ((1, 0), True)],
 )
 def test_features(version: tuple[int, ...], pushes: bool) -> None:
     features = Features.of(NriVersion(*version))
@@ -110,14 +97,8 @@ def test_every_row_of_the_table_has_evidence_and_ascending_releases() -> None:
         assert [row.nri for row in rows] == sorted(row.nri for row in rows)
 
 
-@given(
-    st.sampled_from(["containerd", "cri-o", "other", ""]),
-    st.text(max_size=12),
-    st.text(max_size=12),
-)
-def test_runtimes_that_are_not_in_the_table_fail_closed(
-    runtime: str, release: str, declared: str
-) -> None:
+@given(st.sampled_from(["containerd", "cri-o", "other", ""]), st.text(max_size=12), st.text(max_size=12))
+def test_runtimes_that_are_not_in_the_table_fail_closed(runtime: str, release: str, declared: str) -> None:
     version, features = capabilities_of(runtime, release, declared)
     assert features.unsolicited_updates <= (version >= (0, 12, 1))
     if runtime not in RUNTIMES:

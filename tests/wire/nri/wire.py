@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from drakit.wire.nri.values import (
-    Adjustment,
-    ContainerUpdate,
-    NriContainer,
-    PodSandbox,
-    Resources,
-    State,
-)
+from drakit.wire.nri.values import Adjustment, ContainerUpdate, NriContainer, PodSandbox, Resources, State
 
 # Our own vectors, accepted by a Go peer (NRI 0.11 adaptation, ttrpc 1.2.7).
 REGISTER = bytes.fromhex(
@@ -62,9 +55,7 @@ containers = st.builds(
     cgroups_path=text,
     resources=resources,
 )
-updates = st.builds(
-    ContainerUpdate, container_id=text, resources=resources, ignore_failure=st.booleans()
-)
+updates = st.builds(ContainerUpdate, container_id=text, resources=resources, ignore_failure=st.booleans())
 adjustments = st.builds(
     Adjustment,
     resources=resources,

@@ -71,9 +71,7 @@ class Stage:
     def act(self, title: str) -> None:
         """Print the title of a part."""
         rule = "═" if self.terminal.unicode else "="
-        self.print(
-            f"\n{rule * 3} {title} {rule * max(3, self.terminal.width - len(title) - 5)}", BOLD
-        )
+        self.print(f"\n{rule * 3} {title} {rule * max(3, self.terminal.width - len(title) - 5)}", BOLD)
 
     def step(self, text: str) -> None:
         """Print the title of a step."""
@@ -150,9 +148,7 @@ async def _shared_pods(node: DemoNode, stage: Stage) -> None:
     stage.step("CPUs 0-1 are reserved for the system. Two pods without claims start.")
     await node.start_pod("web")
     await node.start_pod("logs")
-    stage.check(
-        f"they share all other CPUs ({node.cpus_of('web')})", len(node.cpus_of("web")) == 62
-    )
+    stage.check(f"they share all other CPUs ({node.cpus_of('web')})", len(node.cpus_of("web")) == 62)
 
 
 async def _latency(node: DemoNode, stage: Stage) -> None:
@@ -164,8 +160,7 @@ async def _latency(node: DemoNode, stage: Stage) -> None:
     whole = all(machine.by_id[cpu].siblings <= cpus for cpu in cpus)
     stage.check("four whole cores of one NUMA node", whole and len(machine.nodes_of(cpus)) == 1)
     stage.check(
-        f"the other pods made room first: {node.cpus_of('web')}",
-        cpus.isdisjoint(node.cpus_of("web")),
+        f"the other pods made room first: {node.cpus_of('web')}", cpus.isdisjoint(node.cpus_of("web"))
     )
 
 
@@ -178,9 +173,7 @@ async def _database(node: DemoNode, stage: Stage) -> None:
 
 
 async def _too_much(node: DemoNode, stage: Stage) -> None:
-    stage.step(
-        "Pod 'greedy' claims 40 CPUs of one NUMA node. It does not fit; drakit explains why."
-    )
+    stage.step("Pod 'greedy' claims 40 CPUs of one NUMA node. It does not fit; drakit explains why.")
     explanation = node.explain("greedy", 40)
     for line in explanation:
         for part in wrap(line, stage.terminal.width - 4):
@@ -192,14 +185,11 @@ async def _killed(node: DemoNode, stage: Stage) -> None:
     stage.step("The driver is killed (kill -9). A pod starts meanwhile; then the driver restarts.")
     await node.kill_driver()
     await node.start_pod("meanwhile")
-    stage.print(
-        f"    'meanwhile' runs unconfined: cpuset {str(node.cpus_of('meanwhile')) or '(any)'}", DIM
-    )
+    stage.print(f"    'meanwhile' runs unconfined: cpuset {str(node.cpus_of('meanwhile')) or '(any)'}", DIM)
     await node.start_driver()
     await node.until(lambda: node.confined("meanwhile"), "'meanwhile' is confined")
     stage.check(
-        f"'meanwhile' was found and confined to {node.cpus_of('meanwhile')}",
-        node.confined("meanwhile"),
+        f"'meanwhile' was found and confined to {node.cpus_of('meanwhile')}", node.confined("meanwhile")
     )
     stage.check(
         "'trading' and 'database' kept their CPUs",
@@ -212,9 +202,7 @@ async def _grow(node: DemoNode, stage: Stage) -> None:
     freed = node.cpus_of("trading")
     await node.end_pod("trading")
     await node.until(lambda: freed <= node.cpus_of("web"), "the shared pool has grown")
-    stage.check(
-        f"the shared pool has its CPUs back: {node.cpus_of('web')}", freed <= node.cpus_of("web")
-    )
+    stage.check(f"the shared pool has its CPUs back: {node.cpus_of('web')}", freed <= node.cpus_of("web"))
 
 
 _STORY: Final[tuple[Callable[[DemoNode, Stage], Awaitable[None]], ...]] = (

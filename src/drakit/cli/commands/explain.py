@@ -64,9 +64,7 @@ def run(options: argparse.Namespace) -> int:
     nodes.sort(key=lambda n: n.metadata.name)
     pending = [c for c in scheduling.claims if c.status.allocation is None]
     if not pending and scheduling.claims:
-        held = [
-            _held_document(claim, bound=bool(pod.spec.node_name)) for claim in scheduling.claims
-        ]
+        held = [_held_document(claim, bound=bool(pod.spec.node_name)) for claim in scheduling.claims]
         _print_held(pod, held, options.output)
         if any(result["waitsFor"] for claim in held for result in claim["results"]):
             return 1
@@ -167,8 +165,7 @@ def _node_document(report: NodeReport) -> dict[str, Any]:
                 "wanted": r.wanted,
                 "suitable": list(r.suitable),
                 "rejected": [
-                    {"kind": g.kind, "reason": g.text, "devices": list(g.devices)}
-                    for g in r.rejections
+                    {"kind": g.kind, "reason": g.text, "devices": list(g.devices)} for g in r.rejections
                 ],
             }
             for r in report.requests
@@ -292,12 +289,7 @@ def _signature(report: NodeReport) -> tuple[Any, ...]:
         report.findings,
         report.answer.fits,
         tuple(
-            (
-                r.request,
-                r.wanted,
-                len(r.suitable),
-                tuple((g.text, len(g.devices)) for g in r.rejections),
-            )
+            (r.request, r.wanted, len(r.suitable), tuple((g.text, len(g.devices)) for g in r.rejections))
             for r in report.requests
         ),
     )

@@ -219,6 +219,4 @@ def _write_new(path: str, text: str) -> None:
             file.write(text)
     except OSError as error:
         os.unlink(path)
-        raise CliError(
-            f"cannot write {path!r}: {error.strerror}", "name another file with --file"
-        ) from None
+        raise CliError(f"cannot write {path!r}: {error.strerror}", "name another file with --file") from None

@@ -48,9 +48,7 @@ Document = dict[str, Any]
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.epilog = EXAMPLES
-    parser.add_argument(
-        "--root", metavar="DIR", help="read DIR/sys and DIR/proc instead of this machine's"
-    )
+    parser.add_argument("--root", metavar="DIR", help="read DIR/sys and DIR/proc instead of this machine's")
     parser.add_argument("--output", choices=("text", "json"), default="text")
     add_flags(parser, CpuMemConfig, prefix=PREFIX)
 
@@ -129,11 +127,7 @@ def _node(driver: CpuMemDriver, node: NumaNode) -> Document:
         "cpus": str(driver.cpus.machine.node_cpus.get(node.id, EMPTY)),
         "memoryOnly": here.memory_only,
         "distances": {str(other): distance for other, distance in sorted(node.distances.items())},
-        "memory": {
-            "total": node.memory_bytes,
-            "free": node.memory_free_bytes,
-            "hugetlb": node.hugetlb_bytes,
-        },
+        "memory": {"total": node.memory_bytes, "free": node.memory_free_bytes, "hugetlb": node.hugetlb_bytes},
         "hugepages": [
             {
                 "size": size_name(pool.size_bytes),
@@ -147,10 +141,7 @@ def _node(driver: CpuMemDriver, node: NumaNode) -> Document:
             for pool in node.hugepages
         ],
         "reserved": _amounts(memory.reserved.get(node.id, {}).items()),
-        "offered": {
-            "cpus": str(here.cpus),
-            **_amounts({**offered, **memory.offered[node.id]}.items()),
-        },
+        "offered": {"cpus": str(here.cpus), **_amounts({**offered, **memory.offered[node.id]}.items())},
     }
 
 

@@ -69,11 +69,7 @@ def run(options: argparse.Namespace) -> int:
     rejected = _rejected_selector(wanted, cluster)
     if rejected:
         if options.output == "json":
-            print(
-                json.dumps(
-                    {**_document(SchedulingResult(False, None, rejected)), "error": rejected}
-                )
-            )
+            print(json.dumps({**_document(SchedulingResult(False, None, rejected)), "error": rejected}))
         raise CliError(f"the API server rejects this: {rejected}", "correct the expression")
     try:
         placement = place(cluster, pod, options.node)
@@ -97,9 +93,7 @@ def _check_arguments(options: argparse.Namespace) -> None:
         return
     remedy = "give the file with the pod with -f"
     if len(options.sources) > 1:
-        remedy += (
-            f"; --from takes all arguments after it: write -f {options.sources[-1]} if that is it"
-        )
+        remedy += f"; --from takes all arguments after it: write -f {options.sources[-1]} if that is it"
     raise CliError("no pod given", remedy)
 
 
@@ -152,9 +146,7 @@ def _claims(placement: SchedulingResult) -> list[dict[str, Any]]:
     return found
 
 
-def _result(
-    request: object, device: Any, consumed: Mapping[str, Quantity], *, admin: bool
-) -> dict[str, Any]:
+def _result(request: object, device: Any, consumed: Mapping[str, Quantity], *, admin: bool) -> dict[str, Any]:
     return {
         "request": str(request),
         "driver": device.driver,

@@ -45,9 +45,7 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(document, indent=2))
         return 0
     terminal = Terminal.of(sys.stdout)
-    rows: list[tuple[str, ...]] = [
-        ("CLAIM", "CPUS", "MEMORY", "HUGEPAGES", "PID", "SINCE", "COMMAND")
-    ]
+    rows: list[tuple[str, ...]] = [("CLAIM", "CPUS", "MEMORY", "HUGEPAGES", "PID", "SINCE", "COMMAND")]
     rows += [_cells(_row(claim)) for claim in claims]
     for line in align(rows, left=len(rows[0])):
         print(line[: terminal.width])

@@ -12,13 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NoReturn
 
 from drakit.cli.errors import CliError
-from drakit.cli.local_node import (
-    add_options,
-    find_node_drivers,
-    held_words,
-    local_node,
-    print_claims,
-)
+from drakit.cli.local_node import add_options, find_node_drivers, held_words, local_node, print_claims
 from drakit.cluster import ClaimFile, read_claims
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import ResourceClaim
@@ -58,13 +52,9 @@ invalid input, 126 or 127 if the command cannot be started.
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.epilog = EXAMPLES
-    parser.add_argument(
-        "-f", "--filename", metavar="FILE", help="file with the claim (- for standard input)"
-    )
+    parser.add_argument("-f", "--filename", metavar="FILE", help="file with the claim (- for standard input)")
     parser.add_argument("--cpus", metavar="N", type=int, help="claim N CPUs, without a file")
-    parser.add_argument(
-        "--memory", metavar="AMOUNT", help="claim this much memory (1Gi), without a file"
-    )
+    parser.add_argument("--memory", metavar="AMOUNT", help="claim this much memory (1Gi), without a file")
     parser.add_argument(
         "--hugepages",
         metavar="SIZE=AMOUNT",
@@ -73,9 +63,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="claim hugepages of a size (2Mi=64Mi), without a file; once for each size",
     )
     parser.add_argument("--wait", action="store_true", help="wait until the claim fits")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="show the CPUs without running the command"
-    )
+    parser.add_argument("--dry-run", action="store_true", help="show the CPUs without running the command")
     parser.add_argument("-q", "--quiet", action="store_true", help="print only errors")
     add_options(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- command and its arguments")
@@ -113,8 +101,7 @@ def _claims(options: argparse.Namespace) -> ClaimFile:
     if options.filename is not None:
         if amounts or options.cpus is not None:
             raise CliError(
-                "both a file and amounts are given",
-                "give either -f, or --cpus, --memory and --hugepages",
+                "both a file and amounts are given", "give either -f, or --cpus, --memory and --hugepages"
             )
         return read_claims(options.filename)
     if options.cpus is None and not amounts:
@@ -180,9 +167,7 @@ def explain_misfit(driver: NodeDriver, error: DoesNotFitError) -> str:
     if cpus.reserved:
         rows.append(f"  reserved, or outside this process's affinity: {cpu_list(cpus.reserved)}")
     if cpus.held_back:
-        rows.append(
-            f"  reserved for the shared pool: {cpu_list(cpus.held_back)} (--min-shared-cpus)"
-        )
+        rows.append(f"  reserved for the shared pool: {cpu_list(cpus.held_back)} (--min-shared-cpus)")
     rows += [f"  it would fit: {remedy}" for remedy in report.remedies]
     if prepared_claims.entries:
         rows.append("  or wait with --wait")
@@ -252,9 +237,7 @@ def _report(
 
 
 def _environment(taken: Sequence[Taken], desired: DesiredResources) -> dict[str, str]:
-    granted = {
-        k: v for one in taken for prepared in one.entry.devices for k, v in prepared.env.items()
-    }
+    granted = {k: v for one in taken for prepared in one.entry.devices for k, v in prepared.env.items()}
     cpus = CpuSet.union(one.entry.exclusive("cpu") for one in taken)
     own = {"DRA_CPUSET": str(cpus)} if cpus else {}
     return {**os.environ, **granted, **desired.env, **own}

@@ -35,15 +35,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.epilog = EXAMPLES
     parser.add_argument(
-        "--root",
-        metavar="DIR",
-        default="/",
-        help="read DIR/sys and DIR/proc instead of this machine's",
+        "--root", metavar="DIR", default="/", help="read DIR/sys and DIR/proc instead of this machine's"
     )
     parser.add_argument(
-        "--output",
-        choices=("text", "json", "yaml"),
-        help="output format (default: text, or none with --svg)",
+        "--output", choices=("text", "json", "yaml"), help="output format (default: text, or none with --svg)"
     )
     parser.add_argument("--svg", metavar="FILE", help="write the drawing as SVG (- for stdout)")
     parser.add_argument(

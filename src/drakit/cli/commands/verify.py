@@ -50,14 +50,11 @@ def run(options: argparse.Namespace) -> int:
         driver = settings.driver()
         view = read_checkpoint(settings.config.checkpoint_dir(driver.name))
     except OSError as error:
-        raise CliError(
-            str(error), "run as root, or give the checkpoint directory with --state-dir"
-        ) from None
+        raise CliError(str(error), "run as root, or give the checkpoint directory with --state-dir") from None
     root = settings.config.cgroup_root
     if not os.path.exists(os.path.join(root, "cgroup.controllers")):
         raise CliError(
-            f"{root or 'cgroupRoot'} is not a cgroup v2 hierarchy",
-            "give its mount point with --cgroup-root",
+            f"{root or 'cgroupRoot'} is not a cgroup v2 hierarchy", "give its mount point with --cgroup-root"
         )
     proc = os.path.join(settings.config.sysfs_root, "proc")
     scanner = CgroupScanner(root, proc, driver.cdi_kind, view.entries)
@@ -88,9 +85,7 @@ _SUMMARY: Final = {
 _SIGNS: Final = {True: "[+]", False: "[-]", None: "[?]"}
 
 
-def report(
-    view: CheckpointView, pods: Sequence[ObservedPod], verdicts: Sequence[Verdict]
-) -> Iterable[str]:
+def report(view: CheckpointView, pods: Sequence[ObservedPod], verdicts: Sequence[Verdict]) -> Iterable[str]:
     """Yield a line for each cgroup with requirements, followed by what is wrong."""
     for path, error in view.unreadable.items():
         yield f"[-] {path}: {error}"
@@ -113,10 +108,7 @@ def report(
 def _line(verdict: Verdict) -> str:
     claims = f" ({', '.join(verdict.claims)})" if verdict.claims else ""
     values = " ".join(f"{check.file}={check.found}" for check in verdict.checks if check.right)
-    return (
-        f"{_SIGNS[verdict.right]} {verdict.kind} {verdict.path}{claims}"
-        f"{': ' if values else ''}{values}"
-    )
+    return f"{_SIGNS[verdict.right]} {verdict.kind} {verdict.path}{claims}{': ' if values else ''}{values}"
 
 
 def _document(

@@ -13,11 +13,7 @@ from typing import Any, Final
 
 from drakit.cgroups.paths import QosClass, pod_cgroup
 from drakit.core.cpuset import EMPTY, CpuSet
-from drakit.drivers.cpumem.qos.planner import (
-    ContainerFacts,
-    container_memory_limit,
-    container_values,
-)
+from drakit.drivers.cpumem.qos.planner import ContainerFacts, container_memory_limit, container_values
 from drakit.drivers.cpumem.qos.shares import MemoryShare, distinct, pages_of, shares_of
 from drakit.drivers.models.memory_policy import Knob, MemoryQosPolicy
 from drakit.drivers.models.resource import node_of
@@ -60,9 +56,7 @@ def container_memory(uses: Iterable[ClaimUse]) -> ContainerMemory:
     used = tuple(uses)
     shares = distinct(share for use in used for share in shares_of(use.claim, use.devices))
     devices = [device for use in used for device in use.devices]
-    nodes = CpuSet(
-        node_of(key) for device in devices for key in device.amounts if _MEMORY_KEY.search(key)
-    )
+    nodes = CpuSet(node_of(key) for device in devices for key in device.amounts if _MEMORY_KEY.search(key))
     if not any(share.memory for share in shares):
         nodes |= CpuSet.union(map(_near, devices))
     return ContainerMemory(shares, nodes, pages_of(shares))
@@ -77,9 +71,7 @@ def desired_memory(
 ) -> DesiredResources:
     """Limits, protection and variables of a container, without its NUMA nodes."""
     facts = ContainerFacts(
-        shares=wanted.shares,
-        limit=container.memory_limit,
-        classic_pages=container.hugepage_limits,
+        shares=wanted.shares, limit=container.memory_limit, classic_pages=container.hugepage_limits
     )
     return DesiredResources(
         memory_limit=container_memory_limit(policy, facts),

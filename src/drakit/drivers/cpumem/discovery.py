@@ -80,9 +80,7 @@ class CpuMemDiscovery:
 
 
 def read_driver(
-    config: CpuMemConfig,
-    claims: Iterable[PreparedClaim] = (),
-    kubelet_config: str | None = None,
+    config: CpuMemConfig, claims: Iterable[PreparedClaim] = (), kubelet_config: str | None = None
 ) -> CpuMemDriver:
     """The driver for this machine as a command reads it, once. Raises ``OSError``.
 
@@ -101,14 +99,11 @@ def read_driver(
 def ownership_reader(config: CpuMemConfig, kubelet_config: str | None = None) -> OwnershipReader:
     """Reader of what the kubelet manages itself, from *kubelet_config* or its usual file."""
     return OwnershipReader(
-        KubeletFiles.of(config, kubelet_config),
-        mapped=config.publish_node_allocatable_resource_mapping,
+        KubeletFiles.of(config, kubelet_config), mapped=config.publish_node_allocatable_resource_mapping
     )
 
 
-def policy_here(
-    config: CpuMemConfig, machine: Machine, kubelet: OwnershipReader
-) -> MemoryQosPolicy:
+def policy_here(config: CpuMemConfig, machine: Machine, kubelet: OwnershipReader) -> MemoryQosPolicy:
     """The configured policy without what this node's kubelet manages itself."""
     total = sum(node.memory_bytes for node in machine.numa_nodes)
     hugetlb = sum(node.hugetlb_bytes for node in machine.numa_nodes)

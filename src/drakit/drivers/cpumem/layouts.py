@@ -11,13 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from drakit.core.objects import (
-    CelSelector,
-    DeviceClass,
-    DeviceClassSpec,
-    DeviceSelector,
-    ObjectMeta,
-)
+from drakit.core.objects import CelSelector, DeviceClass, DeviceClassSpec, DeviceSelector, ObjectMeta
 from drakit.drivers.cpumem.kinds import CPU, DRIVER, MEMORY, hugepages
 from drakit.drivers.cpumem.settings import LayoutName
 from drakit.drivers.models.grouped import Layout, one_device

@@ -28,13 +28,7 @@ from drakit.drivers.models.amounts import AmountResource
 from drakit.drivers.models.cpus import CPU_NUMBERS, NodeCpus
 from drakit.drivers.models.groups import ResourceGroup
 from drakit.drivers.models.memory_policy import MemoryQosPolicy
-from drakit.drivers.models.resource import (
-    AllocatedAmounts,
-    CapacityKind,
-    GroupDevice,
-    ResourceShare,
-    node_of,
-)
+from drakit.drivers.models.resource import AllocatedAmounts, CapacityKind, GroupDevice, ResourceShare, node_of
 from drakit.kit.driver import ContainerView, DesiredResources, PreparedClaims, RejectedError
 from drakit.machine.model import HugepagePool, NumaNode
 
@@ -187,9 +181,7 @@ class MemoryResource(AmountResource):
 
     # -- enforce ---------------------------------------------------------------------------------
 
-    def enforce(
-        self, container: ContainerView, prepared_claims: PreparedClaims
-    ) -> DesiredResources:
+    def enforce(self, container: ContainerView, prepared_claims: PreparedClaims) -> DesiredResources:
         """NUMA nodes, limits and protection. Raises :class:`RejectedError` if the memory is gone."""
         wanted = container_memory(container.uses)
         desired = desired_memory(self.cpus.machine, self.policy, container, wanted)

@@ -30,9 +30,7 @@ def held_by_others(
     ours = _own_pages(machine, list(entries), cgroup_root)
     return {
         node.id: {
-            pool.size_bytes: max(
-                0, pool.total - pool.free - ours[PoolKey(node.id, pool.size_bytes)]
-            )
+            pool.size_bytes: max(0, pool.total - pool.free - ours[PoolKey(node.id, pool.size_bytes)])
             for pool in node.hugepages
         }
         for node in machine.numa_nodes
@@ -40,9 +38,7 @@ def held_by_others(
     }
 
 
-def _own_pages(
-    machine: Machine, entries: list[PreparedClaim], cgroup_root: str
-) -> Counter[PoolKey]:
+def _own_pages(machine: Machine, entries: list[PreparedClaim], cgroup_root: str) -> Counter[PoolKey]:
     sizes = {pool.size_bytes for node in machine.numa_nodes for pool in node.hugepages}
     tree = CgroupTree(cgroup_root) if entries and cgroup_root else None
     cgroups = {} if tree is None else {pod.uid: pod.path for pod in tree.pods()}

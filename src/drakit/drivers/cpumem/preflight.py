@@ -199,8 +199,7 @@ def about_kubelet(config: CpuMemConfig, files: KubeletFiles) -> Iterator[CheckRe
             yield _problem(
                 "kubelet",
                 f"{name}ManagerPolicy is {policy}: it assigns the same {resource}",
-                f"drain the node, set it to none, delete {root}/{name}_manager_state, restart the "
-                f"kubelet",
+                f"drain the node, set it to none, delete {root}/{name}_manager_state, restart the kubelet",
             )
     topology = kubelet.topology_manager_policy or "none"
     if topology.lower() != "none":

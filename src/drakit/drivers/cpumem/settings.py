@@ -19,8 +19,7 @@ class CpuMemConfig(CpuSettings, frozen=True):
     """Settings of the CPU and memory driver."""
 
     group_by: Annotated[
-        GroupBy,
-        setting("what a device is; NUMA nodes without CPUs are always separate devices"),
+        GroupBy, setting("what a device is; NUMA nodes without CPUs are always separate devices")
     ] = "numanode"
     layout: Annotated[
         LayoutName,
@@ -57,12 +56,10 @@ class CpuMemConfig(CpuSettings, frozen=True):
         bool, setting("limit claimed containers to their hugepages, for the claimed sizes only")
     ] = True
     hugepage_pools: Annotated[
-        str,
-        setting("pages of each pool (0:2Mi=512,1Gi=4;*:2Mi=64); empty: pools are not changed"),
+        str, setting("pages of each pool (0:2Mi=512,1Gi=4;*:2Mi=64); empty: pools are not changed")
     ] = ""
     hugepage_growth: Annotated[
-        str,
-        setting("pages that can be added to a pool while claims need them, in the same form"),
+        str, setting("pages that can be added to a pool while claims need them, in the same form")
     ] = ""
     hugepage_binding: Annotated[
         bool,

@@ -99,9 +99,7 @@ class ExampleDriver:
         """Exactly the allocated devices, with variables for the container."""
         return Assignment(tuple(self._prepared_device(allocated) for allocated in claim.devices))
 
-    def enforce(
-        self, container: ContainerView, prepared_claims: PreparedClaims
-    ) -> DesiredResources:
+    def enforce(self, container: ContainerView, prepared_claims: PreparedClaims) -> DesiredResources:
         """Nothing: CDI provides simulated devices."""
         return DesiredResources()
 
@@ -116,10 +114,7 @@ class ExampleDriver:
         parameters = _parameters(allocated)
         prefix = f"GPU_DEVICE_{index}"
         return allocated.prepare(
-            env={
-                prefix: allocated.device,
-                f"{prefix}_SHARING_STRATEGY": parameters.sharing.strategy,
-            },
+            env={prefix: allocated.device, f"{prefix}_SHARING_STRATEGY": parameters.sharing.strategy}
         )
 
     def _uuid(self, index: int) -> uuid.UUID:
@@ -139,7 +134,6 @@ def _parameters(allocated: AllocatedDevice) -> Parameters:
             unknown = [key for key in given if key not in Parameters.__struct_encode_fields__]
             hint = did_you_mean(unknown[0], Parameters.__struct_encode_fields__) if unknown else ""
         raise RejectedError(
-            f"the opaque configuration for request {allocated.request} is not understood: "
-            f"{error}{hint}",
+            f"the opaque configuration for request {allocated.request} is not understood: {error}{hint}",
             reason="policy",
         ) from error

@@ -10,12 +10,7 @@ from drakit.core.objects import int_attribute
 from drakit.drivers.models.cpus import CPU_NUMBERS, NodeCpus
 from drakit.drivers.models.groups import ResourceGroup, nearest_first
 from drakit.drivers.models.node_driver import NodeAmount
-from drakit.drivers.models.resource import (
-    AllocatedAmounts,
-    CapacityKind,
-    GroupedResource,
-    ResourceShare,
-)
+from drakit.drivers.models.resource import AllocatedAmounts, CapacityKind, GroupedResource, ResourceShare
 from drakit.kit.driver import AllocatedDevice, PreparedClaims, RejectedError
 
 
@@ -39,10 +34,7 @@ class AmountResource(GroupedResource):
 
     def amounts(self, group: ResourceGroup) -> Mapping[CapacityKind, int]:
         """The sum of the group's NUMA nodes."""
-        sums = {
-            kind: sum(self.offered[node].get(kind, 0) for node in group.nodes)
-            for kind in self.kinds
-        }
+        sums = {kind: sum(self.offered[node].get(kind, 0) for node in group.nodes) for kind in self.kinds}
         return {kind: amount for kind, amount in sums.items() if amount}
 
     @property

@@ -66,8 +66,7 @@ def _packed(free: int, threads: int) -> list[tuple[int, int]]:
 
 def _spread(free: int, threads: int) -> list[tuple[int, int]]:
     return [
-        (take, (take - 1) * _PART_CORES + (threads - free) * _BROKEN_CORES)
-        for take in range(1, free + 1)
+        (take, (take - 1) * _PART_CORES + (threads - free) * _BROKEN_CORES) for take in range(1, free + 1)
     ]
 
 
@@ -157,12 +156,7 @@ class _Walk:
     """Search for *count* of the *free* CPUs."""
 
     def __init__(
-        self,
-        topology: CpuTopology,
-        free: int,
-        count: int,
-        order: Sequence[TopologyLevel],
-        rule: CoreRule,
+        self, topology: CpuTopology, free: int, count: int, order: Sequence[TopologyLevel], rule: CoreRule
     ) -> None:
         self.tree, self.free, self.count, self.rule = topology.tree, free, count, rule
         self.first = order[0]
@@ -278,9 +272,7 @@ def choose(
     Raises :class:`RejectedError` if that is impossible.
     """
     if count < 1:
-        raise RejectedError(
-            f"{count} is not a valid number of CPUs; request 1 or more", reason="policy"
-        )
+        raise RejectedError(f"{count} is not a valid number of CPUs; request 1 or more", reason="policy")
     usable = group.mask & free.mask & topology.online
     if usable.bit_count() < count:
         raise RejectedError(
@@ -351,15 +343,10 @@ def _distributed(topology: CpuTopology, usable: int, count: int, rule: CoreRule)
     shares = [0] * len(nodes)
     while sum(shares) < count:
         # The node with the smallest share; then the one with most CPUs left, then the first.
-        at = min(
-            (i for i in range(len(nodes)) if portions[i]),
-            key=lambda i: (shares[i], -sum(portions[i])),
-        )
+        at = min((i for i in range(len(nodes)) if portions[i]), key=lambda i: (shares[i], -sum(portions[i])))
         shares[at] += portions[at].pop()
     return sum(
-        _found(topology, node, share, rule)
-        for node, share in zip(nodes, shares, strict=True)
-        if share
+        _found(topology, node, share, rule) for node, share in zip(nodes, shares, strict=True) if share
     )
 
 

@@ -26,10 +26,7 @@ def environment(uid: str, cpus: CpuSet) -> dict[str, str]:
 
 
 def container_cpus(
-    node: NodeCpus,
-    container: ContainerView,
-    prepared_claims: PreparedClaims,
-    bind_memory: bool = True,
+    node: NodeCpus, container: ContainerView, prepared_claims: PreparedClaims, bind_memory: bool = True
 ) -> DesiredResources:
     """CPUs, memory nodes and quota of a container. Raises :class:`RejectedError` if no CPU is left.
 
@@ -72,15 +69,11 @@ def check_owner(container: ContainerView, use: ClaimUse) -> None:
 
 def _claimed(prepared_devices: Iterable[PreparedDevice]) -> CpuSet:
     return CpuSet.union(
-        prepared.exclusive[CPU_NUMBERS]
-        for prepared in prepared_devices
-        if CPU_NUMBERS in prepared.exclusive
+        prepared.exclusive[CPU_NUMBERS] for prepared in prepared_devices if CPU_NUMBERS in prepared.exclusive
     )
 
 
-def _shared_pool(
-    node: NodeCpus, container: ContainerView, prepared_claims: PreparedClaims
-) -> CpuSet:
+def _shared_pool(node: NodeCpus, container: ContainerView, prepared_claims: PreparedClaims) -> CpuSet:
     pool = node.shared(prepared_claims)
     if not pool:
         # An empty list means no restriction: the container could run on exclusive CPUs.

@@ -77,9 +77,7 @@ class CpuResource(GroupedResource):
         """CPUs by state."""
         return self.cpus.gauges(prepared_claims) if self.managed else ()
 
-    def enforce(
-        self, container: ContainerView, prepared_claims: PreparedClaims
-    ) -> DesiredResources:
+    def enforce(self, container: ContainerView, prepared_claims: PreparedClaims) -> DesiredResources:
         """Claimed CPUs for containers with claims, the shared pool for all others."""
         if not self.managed:
             return DesiredResources()
@@ -129,9 +127,7 @@ class CpuResource(GroupedResource):
         except RejectedError as error:
             raise RejectedError(f"{wanted.request}: {error}", reason=error.reason) from error
 
-    def _named(
-        self, wanted: _CpuRequest, cpus: CpuSet, free: CpuSet, claims: PreparedClaims
-    ) -> CpuSet:
+    def _named(self, wanted: _CpuRequest, cpus: CpuSet, free: CpuSet, claims: PreparedClaims) -> CpuSet:
         """The named CPUs, if the device has them, they are free, and as many as allocated."""
         online, reserved = self.cpus.machine.online, self.cpus.reserved
         if len(cpus) != wanted.number:
@@ -149,9 +145,7 @@ class CpuResource(GroupedResource):
             reason = f"names CPUs that another request of the claim has: {cpus - free}"
         raise RejectedError(f"{wanted.request}: cpuset {cpus} {reason}", reason="policy")
 
-    def _share(
-        self, request: AllocatedAmounts, cpus: CpuSet, request_cpus: CpuSet
-    ) -> ResourceShare:
+    def _share(self, request: AllocatedAmounts, cpus: CpuSet, request_cpus: CpuSet) -> ResourceShare:
         env = environment(request.claim.uid, request_cpus) if request_cpus else {}
         if not cpus:
             return ResourceShare(env=env)

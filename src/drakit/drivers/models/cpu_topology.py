@@ -46,9 +46,7 @@ class CpuTopology:
         self.cores: list[int] = _masks((_core_key(cpu), cpu) for cpu in cpus)
         """The online threads of every core, by lowest CPU."""
         parts = [
-            (level, mask)
-            for level, key in _KEYS.items()
-            for mask in _masks((key(cpu), cpu) for cpu in cpus)
+            (level, mask) for level, key in _KEYS.items() for mask in _masks((key(cpu), cpu) for cpu in cpus)
         ]
         self.tree: tuple[TopologyPart | TopologyLeaf, ...] = self._nest(self.online, parts)
         self.parts: dict[TopologyLevel, list[int]] = {level: [] for level in TopologyLevel}
@@ -79,9 +77,7 @@ class CpuTopology:
 
     def _leaf(self, region: int) -> TopologyLeaf:
         cores = [core for core in self.cores if core & region]
-        return TopologyLeaf(
-            region, tuple((core & region, codes_of(core.bit_count())) for core in cores)
-        )
+        return TopologyLeaf(region, tuple((core & region, codes_of(core.bit_count())) for core in cores))
 
     def _index(self, inner: tuple[TopologyPart | TopologyLeaf, ...]) -> None:
         for part in inner:

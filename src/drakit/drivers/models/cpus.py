@@ -58,9 +58,7 @@ class NodeCpus:
             return EMPTY
         if len(self.allocatable) <= self.config.min_shared_cpus:
             return self.allocatable
-        return choose(
-            self.topology, self.allocatable, self.allocatable, self.config.min_shared_cpus
-        )
+        return choose(self.topology, self.allocatable, self.allocatable, self.config.min_shared_cpus)
 
     @cached_property
     def offered(self) -> CpuSet:

@@ -99,9 +99,7 @@ class GroupedDriver:
             binding_conditions=tuple(ready for ready, _ in binding),
             binding_failure_conditions=tuple(failed for _, failed in binding),
             node_allocatable_resources={
-                kind.resource_name: {
-                    "mapping": {"capacityKey": kind.key, "capacityMultiplier": "1"}
-                }
+                kind.resource_name: {"mapping": {"capacityKey": kind.key, "capacityMultiplier": "1"}}
                 for kind in (device.amounts if mapped else ())
                 if kind.is_node_resource
             },
@@ -179,9 +177,7 @@ class GroupedDriver:
 
     # -- enforce ---------------------------------------------------------------------------------
 
-    def enforce(
-        self, container: ContainerView, prepared_claims: PreparedClaims
-    ) -> DesiredResources:
+    def enforce(self, container: ContainerView, prepared_claims: PreparedClaims) -> DesiredResources:
         """What each resource demands of the container; a later resource overrides an earlier one."""
         for use in container.uses:
             check_owner(container, use)

@@ -93,8 +93,7 @@ def cpu_localities(cpus: NodeCpus) -> tuple[Locality, ...]:
         cpu = cpus.machine.by_id[number]
         members.setdefault((node_id(cpu), ids.socket(cpu)), []).append(number)
     return tuple(
-        Locality(node, socket, CpuSet(numbers))
-        for (node, socket), numbers in sorted(members.items())
+        Locality(node, socket, CpuSet(numbers)) for (node, socket), numbers in sorted(members.items())
     )
 
 

@@ -13,24 +13,11 @@ from functools import cached_property
 from typing import ClassVar, Final
 
 from drakit.core.cpuset import CpuSet
-from drakit.core.objects import (
-    Attribute,
-    Device,
-    Taint,
-    bool_attribute,
-    int_attribute,
-    string_attribute,
-)
+from drakit.core.objects import Attribute, Device, Taint, bool_attribute, int_attribute, string_attribute
 from drakit.core.quantity import Quantity
 from drakit.drivers.models.amounts import cpus_by_request
 from drakit.drivers.models.cpu_enforcement import check_owner, container_cpus, environment
-from drakit.drivers.models.cpu_policy import (
-    CorePlacement,
-    CpuPolicy,
-    Distribute,
-    SameL3,
-    cpu_policy,
-)
+from drakit.drivers.models.cpu_policy import CorePlacement, CpuPolicy, Distribute, SameL3, cpu_policy
 from drakit.drivers.models.cpus import (
     CDI_KIND,
     CPU_NUMBERS,
@@ -130,9 +117,7 @@ class IndividualCpus:
             name=device_name(cpu.id),
             attributes=attributes
             | (pcie_roots(self.cpus, CpuSet([cpu.id]), len(attributes)) if cpu.online else {}),
-            node_allocatable_resources={"cpu": {"mapping": {"deviceMultiplier": "1"}}}
-            if mapped
-            else {},
+            node_allocatable_resources={"cpu": {"mapping": {"deviceMultiplier": "1"}}} if mapped else {},
             taints=taints,
         )
 
@@ -154,14 +139,11 @@ class IndividualCpus:
     def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
         """Exactly the CPUs that the scheduler chose."""
         cpus = [self._cpu(claim, allocated) for allocated in claim.devices]
-        own = CpuSet(
-            cpu.id for cpu, a in zip(cpus, claim.devices, strict=True) if not a.admin_access
-        )
+        own = CpuSet(cpu.id for cpu, a in zip(cpus, claim.devices, strict=True) if not a.admin_access)
         self.cpus.check_free(claim, own, prepared_claims)
         self.cpus.check_pool(claim, own, prepared_claims)
         by_request = cpus_by_request(
-            (allocated, CpuSet([cpu.id]))
-            for cpu, allocated in zip(cpus, claim.devices, strict=True)
+            (allocated, CpuSet([cpu.id])) for cpu, allocated in zip(cpus, claim.devices, strict=True)
         )
         # Usually one: all devices of a request have the same policy.
         policies = {(a.base_request, cpu_policy(a.config)): None for a in claim.devices}
@@ -220,9 +202,7 @@ class IndividualCpus:
 
     # -- enforce ---------------------------------------------------------------------------------
 
-    def enforce(
-        self, container: ContainerView, prepared_claims: PreparedClaims
-    ) -> DesiredResources:
+    def enforce(self, container: ContainerView, prepared_claims: PreparedClaims) -> DesiredResources:
         """Claimed CPUs for containers with claims, the shared pool for all others."""
         for use in container.uses:
             check_owner(container, use)

@@ -17,13 +17,7 @@ from drakit.core.objects import Attribute, Capacity, CapacityRange, RequestPolic
 from drakit.core.quantity import Quantity
 from drakit.drivers.models.groups import ResourceGroup
 from drakit.drivers.models.node_driver import NodeAmount
-from drakit.kit.driver import (
-    AllocatedDevice,
-    Claim,
-    ContainerView,
-    DesiredResources,
-    PreparedClaims,
-)
+from drakit.kit.driver import AllocatedDevice, Claim, ContainerView, DesiredResources, PreparedClaims
 
 if TYPE_CHECKING:
     from drakit.kit.telemetry.metrics import Gauge
@@ -93,8 +87,7 @@ class CapacityKind:
             step=self.quantity(self.step) if self.least + self.step <= amount else None,
         )
         return Capacity(
-            value=self.quantity(amount),
-            request_policy=RequestPolicy(default=least, valid_range=limits),
+            value=self.quantity(amount), request_policy=RequestPolicy(default=least, valid_range=limits)
         )
 
     def amount_key(self, numa_node: int) -> str:
@@ -175,9 +168,7 @@ class GroupedResource(ABC):
         :class:`~drakit.kit.driver.RejectedError` where a request cannot be satisfied.
         """
 
-    def enforce(
-        self, container: ContainerView, prepared_claims: PreparedClaims
-    ) -> DesiredResources:
+    def enforce(self, container: ContainerView, prepared_claims: PreparedClaims) -> DesiredResources:
         """What a container must have of this resource. Nothing, by default.
 
         Raises :class:`~drakit.kit.driver.RejectedError` if the container must not run.

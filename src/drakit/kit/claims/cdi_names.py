@@ -40,9 +40,7 @@ def marker_variable(part: ClaimRequest) -> str:
 
 def requests_of(entry: PreparedClaim) -> tuple[ClaimRequest, ...]:
     """The requests of a claim that this driver serves, each once, in order."""
-    return tuple(
-        dict.fromkeys(ClaimRequest(entry.uid, prepared.request) for prepared in entry.devices)
-    )
+    return tuple(dict.fromkeys(ClaimRequest(entry.uid, prepared.request) for prepared in entry.devices))
 
 
 def index_by_device(kind: str, entries: Iterable[PreparedClaim]) -> dict[str, ClaimRequest]:

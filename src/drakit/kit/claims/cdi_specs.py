@@ -74,6 +74,4 @@ def _edits(
 
 def _nodes(prepared: PreparedDevice) -> Iterable[cdi.CdiDeviceNode]:
     for node in prepared.device_nodes:
-        yield cdi.CdiDeviceNode(
-            path=node.path, host_path=node.host_path, permissions=node.permissions
-        )
+        yield cdi.CdiDeviceNode(path=node.path, host_path=node.host_path, permissions=node.permissions)

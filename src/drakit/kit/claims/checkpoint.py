@@ -45,14 +45,7 @@ from drakit.core.log import get_logger
 from drakit.core.objects import Struct
 from drakit.core.quantity import Quantity
 from drakit.kit.claims.conflicts import check_conflicts
-from drakit.kit.driver import (
-    Claim,
-    Offer,
-    PreparedClaim,
-    PreparedClaims,
-    PreparedDevice,
-    RejectedError,
-)
+from drakit.kit.driver import Claim, Offer, PreparedClaim, PreparedClaims, PreparedDevice, RejectedError
 
 FORMAT: Final = 1
 """Version of the file format; files of a newer format are left alone."""
@@ -123,9 +116,7 @@ class _Newer:
 def encode(entry: PreparedClaim) -> bytes:
     """The content of a claim's file. Equal claims give equal bytes."""
     body = msgspec.json.encode(entry, enc_hook=_to_plain, order="deterministic")
-    return msgspec.json.encode(
-        _File(format=FORMAT, checksum=zlib.crc32(body), entry=msgspec.Raw(body))
-    )
+    return msgspec.json.encode(_File(format=FORMAT, checksum=zlib.crc32(body), entry=msgspec.Raw(body)))
 
 
 def decode(data: bytes) -> PreparedClaim:
@@ -520,9 +511,7 @@ class Checkpoint:
                 orphaned[uid] = _merged(orphaned.get(uid, {}), held)
         for uid in self._known:
             orphaned.pop(uid, None)
-        self.prepared_claims = PreparedClaims(
-            (entry for _, entry in self._known.values()), orphaned
-        )
+        self.prepared_claims = PreparedClaims((entry for _, entry in self._known.values()), orphaned)
 
     def _why_newer(self, uid: str, newer: _Newer) -> str:
         return (
@@ -642,9 +631,7 @@ class Transaction:
         checkpoint = self._checkpoint
         checkpoint._check_seen(uid)
         if uid in checkpoint._unread:
-            raise NotReadyError(
-                f"the checkpoint of claim {uid} cannot be read; the kubelet retries"
-            )
+            raise NotReadyError(f"the checkpoint of claim {uid} cannot be read; the kubelet retries")
         entry = checkpoint.prepared_claims.get(uid)
         if entry is None and uid in checkpoint.unreadable:
             raise UnreadableClaimError(uid, checkpoint.unreadable[uid])
@@ -658,9 +645,7 @@ class Transaction:
         """Raise :class:`NotReadyError` while an unread file may hold what looks free."""
         why = self._checkpoint._why_incomplete()
         if why is not None:
-            raise NotReadyError(
-                f"nothing new can be assigned on this node: {why}; the kubelet retries"
-            )
+            raise NotReadyError(f"nothing new can be assigned on this node: {why}; the kubelet retries")
 
     def put(self, entry: PreparedClaim, offer: Offer) -> None:
         """Write *entry* durably, replacing an earlier entry of the same claim.

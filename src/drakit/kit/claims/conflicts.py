@@ -48,8 +48,7 @@ def _check_numbers(entry: PreparedClaim, prepared_claims: PreparedClaims) -> Non
         if taken:
             other = prepared_claims.holder(kind, taken, excluding=entry.uid)
             raise ClaimConflictError(
-                f"{kind} {taken} for {entry} is held by {other}; "
-                f"it can be prepared when that claim ends"
+                f"{kind} {taken} for {entry} is held by {other}; it can be prepared when that claim ends"
             )
 
 

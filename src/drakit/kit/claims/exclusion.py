@@ -46,9 +46,7 @@ class ConflictingDriverError(ValueError):
 
 
 @contextlib.contextmanager
-def exclude_other_drivers(
-    options: HostOptions, driver: str, others: Sequence[str]
-) -> Iterator[None]:
+def exclude_other_drivers(options: HostOptions, driver: str, others: Sequence[str]) -> Iterator[None]:
     """Serve as *driver* while none of *others* runs, or holds anything, on this node.
 
     Raises :class:`ConflictingDriverError`, and ``OSError`` if the plugin directory cannot be written.

@@ -59,9 +59,7 @@ class MetadataFiles:
             path = self.path(entry, request)
             devices = [self._device(prepared) for prepared in prepared_devices]
             self._write(path, entry, request, devices)
-            mounts[request] = Mount(
-                host_path=path, container_path=self.container_path(entry, request)
-            )
+            mounts[request] = Mount(host_path=path, container_path=self.container_path(entry, request))
         return mounts
 
     def remove(self, entry: PreparedClaim) -> None:
@@ -113,14 +111,10 @@ class MetadataFiles:
                 reason="metadata",
             )
         device = {"driver": self._driver, "pool": prepared.pool, "name": prepared.device}
-        attributes = {
-            name: to_builtins(value) for name, value in sorted(prepared.attributes.items())
-        }
+        attributes = {name: to_builtins(value) for name, value in sorted(prepared.attributes.items())}
         return {**device, "attributes": attributes} if attributes else device
 
-    def _write(
-        self, path: str, entry: PreparedClaim, request: str, devices: list[dict[str, Any]]
-    ) -> None:
+    def _write(self, path: str, entry: PreparedClaim, request: str, devices: list[dict[str, Any]]) -> None:
         body: dict[str, Any] = {}
         if pod_claim_name := _pod_claim_name(entry):
             body["podClaimName"] = pod_claim_name

@@ -123,9 +123,7 @@ class Preparer:
         self._metrics = metrics or HostMetrics(node.driver.name)
         self._ready_timeout = ready_timeout
         self._last_applied = checkpoint.prepared_claims
-        self._tombstones = Tombstones(
-            os.path.join(checkpoint.directory, ".tombstones"), checkpoint.boot
-        )
+        self._tombstones = Tombstones(os.path.join(checkpoint.directory, ".tombstones"), checkpoint.boot)
         # Calls of this process wait here in order; the lock between processes is polled.
         self._turn = asyncio.Lock()
 
@@ -180,8 +178,7 @@ class Preparer:
             async with self._changing("unprepared", claim) as transaction:
                 if user := self._node.user_of(claim.uid):
                     raise RejectedError(
-                        f"claim {claim} is still in use by {user}; "
-                        f"unprepare is retried after it terminates",
+                        f"claim {claim} is still in use by {user}; unprepare is retried after it terminates",
                         reason="in-use",
                     )
                 transaction.check_removable(claim.uid)
@@ -275,19 +272,14 @@ class Preparer:
             log.warning("preparing claim from the checkpoint alone", error=error)
             return None
         except msgspec.ValidationError as error:
-            raise RejectedError(
-                f"claim {claim} cannot be decoded: {error}", reason="malformed"
-            ) from error
+            raise RejectedError(f"claim {claim} cannot be decoded: {error}", reason="malformed") from error
         if document is None:
             raise RejectedError(
-                f"claim {claim} does not exist; delete the pod so that it is created again",
-                reason="missing",
+                f"claim {claim} does not exist; delete the pod so that it is created again", reason="missing"
             )
         return claim_for(self._node.driver.name, document, claim.uid)
 
-    async def _record(
-        self, transaction: Transaction, wanted: Claim | None, ref: ClaimRef
-    ) -> PreparedClaim:
+    async def _record(self, transaction: Transaction, wanted: Claim | None, ref: ClaimRef) -> PreparedClaim:
         """The claim in the checkpoint: as it was recorded before, or newly assigned by the driver."""
         uid = ref.uid
         entry = transaction.get(uid)
@@ -301,9 +293,7 @@ class Preparer:
             if entry is not None:
                 self._release_if_rebooted(transaction, entry)
             transaction.check_complete()
-            new = assigned(
-                self._node.driver, wanted, transaction.prepared_claims, self._checkpoint.boot
-            )
+            new = assigned(self._node.driver, wanted, transaction.prepared_claims, self._checkpoint.boot)
         await self._node.provision(new, transaction.prepared_claims.replacing(uid, None))
         self._check_ready("prepared", ref)
         if entry is None or msgspec.structs.replace(new, prepared_at=entry.prepared_at) != entry:
@@ -337,16 +327,12 @@ class Preparer:
             # be injected as many times.
             ids: tuple[str, ...] = (cdi_ids[request],) if request in cdi_ids else ()
             for each in prepared_devices:
-                devices.append(
-                    KubeletDevice((request,), each.pool, each.device, ids, each.share_id)
-                )
+                devices.append(KubeletDevice((request,), each.pool, each.device, ids, each.share_id))
                 ids = ()
         return devices
 
 
-def assigned(
-    driver: Driver, claim: Claim, prepared_claims: PreparedClaims, boot: str
-) -> PreparedClaim:
+def assigned(driver: Driver, claim: Claim, prepared_claims: PreparedClaims, boot: str) -> PreparedClaim:
     """The result of the driver's ``assign``, checked for completeness. Raises :class:`RejectedError`."""
     assignment = driver.assign(claim, prepared_claims)
     wanted, given = _allocated(claim), _prepared(assignment.devices)

@@ -75,9 +75,7 @@ def claim_for(driver: str, document: ResourceClaim, expected_uid: str) -> Claim:
         )
     devices = tuple(_allocated_devices(driver, allocation.devices))
     if not devices:
-        raise RejectedError(
-            f"{name} has no device of driver {driver} allocated", reason="unallocated"
-        )
+        raise RejectedError(f"{name} has no device of driver {driver} allocated", reason="unallocated")
     return Claim(
         uid=meta.uid,
         namespace=meta.namespace,

@@ -51,17 +51,13 @@ class Tombstones:
             marks = _newest(self._read() | self._unwritten, now)
             self._record.save_unsynced(_Marks(boot=self._record.boot, marks=marks))
         except OSError as error:
-            log.warning(
-                "cannot write tombstone, kept in memory", path=self._record.path, error=error
-            )
+            log.warning("cannot write tombstone, kept in memory", path=self._record.path, error=error)
         else:
             self._unwritten = {}
 
     def marked_since(self, uid: str, started: float) -> bool:
         """Whether the claim was unprepared after *started* (``time.monotonic()``). Raises ``OSError``."""
-        return (
-            self._unwritten.get(uid, _NEVER) >= started or self._read().get(uid, _NEVER) >= started
-        )
+        return self._unwritten.get(uid, _NEVER) >= started or self._read().get(uid, _NEVER) >= started
 
     def _read(self) -> dict[str, float]:
         try:

@@ -21,12 +21,8 @@ NriMode = Literal["required", "optional", "off"]
 class HostOptions(Struct, frozen=True):
     """Paths of the node, and behavior of the driver process."""
 
-    hostname_override: Annotated[
-        str, setting("node name, if $NODE_NAME (downward API) is not set")
-    ] = ""
-    kubeconfig: Annotated[
-        str, setting("kubeconfig to use instead of the pod's service account")
-    ] = ""
+    hostname_override: Annotated[str, setting("node name, if $NODE_NAME (downward API) is not set")] = ""
+    kubeconfig: Annotated[str, setting("kubeconfig to use instead of the pod's service account")] = ""
     kubelet_root_dir: Annotated[str, setting("the kubelet's --root-dir")] = "/var/lib/kubelet"
     kubelet_config_dir: Annotated[
         str,
@@ -35,9 +31,7 @@ class HostOptions(Struct, frozen=True):
             "empty: it runs without the flag"
         ),
     ] = ""
-    nri_socket: Annotated[str, setting("NRI socket of the container runtime")] = (
-        "/var/run/nri/nri.sock"
-    )
+    nri_socket: Annotated[str, setting("NRI socket of the container runtime")] = "/var/run/nri/nri.sock"
     nri: Annotated[
         NriMode,
         setting(
@@ -50,23 +44,19 @@ class HostOptions(Struct, frozen=True):
     state_dir: Annotated[
         str, setting("directory of the checkpoint; empty: below the kubelet's plugin directory")
     ] = ""
-    sysfs_root: Annotated[
-        str, setting("directory that contains sys/ and proc/", env=["HOST_ROOT"])
-    ] = "/"
-    cgroup_root: Annotated[
-        str, setting("cgroup mount point, to detect drift; empty: no drift detection")
-    ] = "/sys/fs/cgroup"
-    bind_address: Annotated[
-        str, setting("address of /metrics, /livez and /readyz; empty: not served")
-    ] = ":8080"
+    sysfs_root: Annotated[str, setting("directory that contains sys/ and proc/", env=["HOST_ROOT"])] = "/"
+    cgroup_root: Annotated[str, setting("cgroup mount point, to detect drift; empty: no drift detection")] = (
+        "/sys/fs/cgroup"
+    )
+    bind_address: Annotated[str, setting("address of /metrics, /livez and /readyz; empty: not served")] = (
+        ":8080"
+    )
     log_format: Annotated[LogFormat, setting("log format")] = "text"
     log_level: Annotated[LogLevel, setting("lowest level to log")] = "info"
     pod_uid: Annotated[
         str, setting("UID of the driver's pod, required for rolling updates", env=["POD_UID"])
     ] = ""
-    rediscover_seconds: Annotated[
-        float, setting("interval of hardware discovery (hotplug); 0: never")
-    ] = 30.0
+    rediscover_seconds: Annotated[float, setting("interval of hardware discovery (hotplug); 0: never")] = 30.0
     verify_seconds: Annotated[float, setting("interval of drift detection; 0: never")] = 30.0
 
     def __post_init__(self) -> None:
@@ -80,10 +70,7 @@ class HostOptions(Struct, frozen=True):
                 raise ValueError(f"{key} must be an absolute path, not {path!r}")
         if len(self.nri_index) != 2 or not (self.nri_index.isascii() and self.nri_index.isdigit()):
             raise ValueError(f"nriIndex must be two digits, not {self.nri_index!r}")
-        intervals = {
-            "rediscoverSeconds": self.rediscover_seconds,
-            "verifySeconds": self.verify_seconds,
-        }
+        intervals = {"rediscoverSeconds": self.rediscover_seconds, "verifySeconds": self.verify_seconds}
         for key, seconds in intervals.items():
             if not 0 <= seconds < 1e6:
                 raise ValueError(f"{key} must be between 0 and 1000000 seconds")

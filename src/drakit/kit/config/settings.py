@@ -36,9 +36,7 @@ class ConfigurationError(ValueError):
     """Invalid configuration; the text names the source, the setting and the remedy."""
 
 
-def setting(
-    description: str, *, flags: Sequence[str] = (), env: Sequence[str] = ()
-) -> msgspec.Meta:
+def setting(description: str, *, flags: Sequence[str] = (), env: Sequence[str] = ()) -> msgspec.Meta:
     """Metadata of a setting: help text, and aliases of its flag and environment variable."""
     return msgspec.Meta(description=description, extra={"flags": tuple(flags), "env": tuple(env)})
 

@@ -36,14 +36,10 @@ class ClaimOwners:
         """
         claim = self._prepared_claims().get(claim_uid)
         return [
-            each
-            for each in self._tracker.referring_to(claim_uid)
-            if self._may_use(each, claim_uid, claim)
+            each for each in self._tracker.referring_to(claim_uid) if self._may_use(each, claim_uid, claim)
         ]
 
-    def _may_use(
-        self, container: TrackedContainer, claim_uid: str, claim: PreparedClaim | None
-    ) -> bool:
+    def _may_use(self, container: TrackedContainer, claim_uid: str, claim: PreparedClaim | None) -> bool:
         if claim_uid in container.references.device_claims:
             return True
         if claim is not None:
@@ -72,8 +68,7 @@ class ClaimOwners:
         unused = [
             claim_uid
             for claim_uid, owner in self._owners.items()
-            if owner == pod_uid
-            and all(user.pod.uid != pod_uid for user in self.users_of(claim_uid))
+            if owner == pod_uid and all(user.pod.uid != pod_uid for user in self.users_of(claim_uid))
         ]
         for claim_uid in unused:
             del self._owners[claim_uid]
@@ -88,25 +83,18 @@ class ClaimOwners:
         """The pod that owns a claim: its user, else the first running pod it is reserved for."""
         owner = self._owners.get(claim.uid)
         if owner is None:
-            owner = next(
-                (u for u in claim.consumers if u == pod.uid or self._tracker.is_running(u)), pod.uid
-            )
+            owner = next((u for u in claim.consumers if u == pod.uid or self._tracker.is_running(u)), pod.uid)
         return pod if owner == pod.uid else self._tracker.sandbox_of(owner) or pod
 
     def held_cpus(self, claim_uids: Collection[str]) -> CpuSet:
         """CPUs that are held for claims without a readable record."""
         orphaned, kinds = self._prepared_claims().orphaned, self._driver().cpuset_kinds
         return CpuSet.union(
-            numbers
-            for uid in claim_uids
-            for kind, numbers in orphaned.get(uid, {}).items()
-            if kind in kinds
+            numbers for uid in claim_uids for kind, numbers in orphaned.get(uid, {}).items() if kind in kinds
         )
 
     def orphaned(
-        self,
-        evidence: Collection[str],
-        ended: Callable[[TrackedContainer], bool] = lambda container: False,
+        self, evidence: Collection[str], ended: Callable[[TrackedContainer], bool] = lambda container: False
     ) -> dict[str, CpuSet]:
         """CPUs of running containers whose claim has no readable record, by claim UID.
 

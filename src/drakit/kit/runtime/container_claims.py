@@ -52,11 +52,7 @@ class ClaimResolver:
     """
 
     def __init__(
-        self,
-        driver: Callable[[], Driver],
-        prepared_claims: Callable[[], PreparedClaims],
-        *,
-        trust_cdi: bool,
+        self, driver: Callable[[], Driver], prepared_claims: Callable[[], PreparedClaims], *, trust_cdi: bool
     ) -> None:
         self._driver = driver
         self._prepared_claims = prepared_claims
@@ -76,9 +72,7 @@ class ClaimResolver:
         """Whether the claim is reserved for the pod according to the kubelet or the API server."""
         return pod_uid in claim.consumers or (claim.uid, pod_uid) in self.confirmed
 
-    def requests(
-        self, pod: PodSandbox, name: str, references: ClaimReferences
-    ) -> tuple[ClaimRequest, ...]:
+    def requests(self, pod: PodSandbox, name: str, references: ClaimReferences) -> tuple[ClaimRequest, ...]:
         """The requests that container *name* of *pod* may use. Raises :class:`RejectedError`."""
         if references.devices:
             return self._from_devices(name, references)
@@ -88,9 +82,7 @@ class ClaimResolver:
             return self._of_own_pod(pod, references)
         return self._from_markers(pod, name, references)
 
-    def check_reported(
-        self, pod: PodSandbox, reported: NriContainer, references: ClaimReferences
-    ) -> None:
+    def check_reported(self, pod: PodSandbox, reported: NriContainer, references: ClaimReferences) -> None:
         """Reject a new container whose claim the runtime should have reported but did not.
 
         Only claims of its own pod count, so a forged variable can harm only its own pod.

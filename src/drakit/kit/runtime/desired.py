@@ -8,17 +8,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from drakit.core.cpuset import CpuSet
-from drakit.kit.claims.cdi_names import (
-    ClaimRequest,
-)
-from drakit.kit.driver import (
-    ClaimUse,
-    ContainerView,
-    DesiredResources,
-    Driver,
-    PreparedClaims,
-    RejectedError,
-)
+from drakit.kit.claims.cdi_names import ClaimRequest
+from drakit.kit.driver import ClaimUse, ContainerView, DesiredResources, Driver, PreparedClaims, RejectedError
 from drakit.kit.runtime.claim_owners import ClaimOwners
 from drakit.kit.runtime.container_claims import ClaimResolver
 from drakit.kit.runtime.tracking import TrackedContainer
@@ -121,9 +112,7 @@ class ResourceCalculator:
 
     def _enforce(self, view: ContainerView) -> DesiredResources:
         desired = self._driver().enforce(view, self._prepared_claims())
-        if (desired.cpus is not None and not desired.cpus) or (
-            desired.mems is not None and not desired.mems
-        ):
+        if (desired.cpus is not None and not desired.cpus) or (desired.mems is not None and not desired.mems):
             # To NRI an empty list means "no change": the container would run on all CPUs.
             raise RejectedError(f"{view} would get no CPU or no memory node at all", reason="empty")
         return desired

@@ -97,9 +97,7 @@ def find_drift(
     return [drift for each in containers if each is not None for drift in comparison.of(each)]
 
 
-def find_intruders(
-    enforcer: Enforcer, tree: CgroupTree, cpus: CpuSet, *, excluding: str
-) -> list[Drift]:
+def find_intruders(enforcer: Enforcer, tree: CgroupTree, cpus: CpuSet, *, excluding: str) -> list[Drift]:
     """The containers other than *excluding* that the kernel allows on *cpus* but should not.
 
     Used right before a container starts on exclusive CPUs. Only the CPU list of each other container is
@@ -170,9 +168,7 @@ class DriftRepair:
     _tree: CgroupTree
     _metrics: HostMetrics
 
-    async def verify(
-        self, container_ids: Sequence[str] | None, push: Callable[[], Awaitable[None]]
-    ) -> None:
+    async def verify(self, container_ids: Sequence[str] | None, push: Callable[[], Awaitable[None]]) -> None:
         """Compare the given or all containers; repair with *push*, then by direct writes."""
         self._enforcer.note_conflicts()
         drifts = find_drift(self._enforcer, self._tree, container_ids)

@@ -21,10 +21,7 @@ import msgspec
 
 from drakit.core.cpuset import CpuSet
 from drakit.core.log import get_logger
-from drakit.kit.claims.cdi_names import (
-    ClaimReferences,
-    claim_references,
-)
+from drakit.kit.claims.cdi_names import ClaimReferences, claim_references
 from drakit.kit.driver import ClaimUse, ContainerView, Driver, PreparedClaims, RejectedError
 from drakit.kit.reconciler import PodView
 from drakit.kit.runtime.claim_owners import ClaimOwners
@@ -138,9 +135,7 @@ class Enforcer:
             updates=updates,
         )
 
-    def update(
-        self, pod: PodSandbox, reported: NriContainer, requested: Resources
-    ) -> list[ContainerUpdate]:
+    def update(self, pod: PodSandbox, reported: NriContainer, requested: Resources) -> list[ContainerUpdate]:
         """The kubelet or another client sets *requested*: returns the updates that keep ours.
 
         Raises :class:`RejectedError` when the container must not run as it is.

@@ -33,15 +33,11 @@ class Evictor:
         takes too long; the claim stays prepared, and the kubelet retries.
         """
         left = self._write_cgroups(cpus, self._others_on(cpus, claim.uid))
-        self._pusher.prefer(
-            left
-        )  # for example the driver's own container, whose cgroup is read-only
+        self._pusher.prefer(left)  # for example the driver's own container, whose cgroup is read-only
         stale = self._pusher.stale(cpus)
 
         def clear() -> bool:
-            return not self._pusher.stale(cpus) and not any(
-                self._allows(each, cpus) for each in left
-            )
+            return not self._pusher.stale(cpus) and not any(self._allows(each, cpus) for each in left)
 
         if self._pusher.possible and not await self._pusher.wait_until(clear, _EVICTION_SECONDS):
             raise RejectedError(

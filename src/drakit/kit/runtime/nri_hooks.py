@@ -222,9 +222,7 @@ class RuntimeHost(Handler):
     ) -> Sequence[ContainerUpdate]:
         """Override the resources of another client with ours."""
         return self._count(
-            await self._reservations.confirming(
-                lambda: self.enforcer.update(pod, container, resources)
-            )
+            await self._reservations.confirming(lambda: self.enforcer.update(pod, container, resources))
         )
 
     @_event("stop")
@@ -342,11 +340,7 @@ class RuntimeHost(Handler):
         with_devices = sum(1 for each in containers if each.reported.cdi_devices)
         conflicts = len(self.enforcer.conflicts())
         return [
-            Gauge(
-                "runtime_synchronized",
-                "1 while synchronized with the runtime.",
-                self.status.synchronized,
-            ),
+            Gauge("runtime_synchronized", "1 while synchronized with the runtime.", self.status.synchronized),
             Gauge("containers", "Containers known.", len(containers)),
             Gauge("containers_with_devices", "Containers with CDI devices.", with_devices),
             Gauge("containers_in_conflict", "Containers that cannot be served.", conflicts),

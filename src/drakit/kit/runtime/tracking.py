@@ -8,10 +8,7 @@ from types import MappingProxyType
 
 from drakit.cgroups.paths import relative_path
 from drakit.core.cpuset import CpuSet
-from drakit.kit.claims.cdi_names import (
-    NO_REFERENCES,
-    ClaimReferences,
-)
+from drakit.kit.claims.cdi_names import NO_REFERENCES, ClaimReferences
 from drakit.wire.nri.values import NOTHING, NriContainer, PodSandbox, Resources
 
 

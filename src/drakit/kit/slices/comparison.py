@@ -82,7 +82,5 @@ def keep_taint_times(device: Device, stored: Device) -> Device:
 def with_taint_times(content: Content, stored: Content) -> Content:
     """*content* with the stored times of all taints that set none."""
     known = {device.name: device for device in stored.devices}
-    devices = tuple(
-        keep_taint_times(device, known.get(device.name, device)) for device in content.devices
-    )
+    devices = tuple(keep_taint_times(device, known.get(device.name, device)) for device in content.devices)
     return Content(devices=devices, shared_counters=content.shared_counters)

@@ -14,9 +14,7 @@ from drakit.core.objects import Device
 from drakit.kit.slices.comparison import same_content
 from drakit.kit.slices.layout import Content
 
-_GATES: Final = {
-    path.rpartition(".")[2]: gate for gate, paths in GATED_FIELDS.items() for path in paths
-}
+_GATES: Final = {path.rpartition(".")[2]: gate for gate, paths in GATED_FIELDS.items() for path in paths}
 """The feature gate of each gated field."""
 
 

@@ -47,9 +47,7 @@ class Identity:
         """Whether a slice is ours, in case a server ignores the selector."""
         spec = item.raw.get("spec")
         return (
-            isinstance(spec, dict)
-            and spec.get("driver") == self.driver
-            and spec.get("nodeName") == self.node
+            isinstance(spec, dict) and spec.get("driver") == self.driver and spec.get("nodeName") == self.node
         )
 
 

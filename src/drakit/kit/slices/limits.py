@@ -12,15 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from drakit.core.kubernetes_releases import LATEST
-from drakit.core.objects import (
-    Attribute,
-    Capacity,
-    CapacityRange,
-    CounterSet,
-    Device,
-    RequestPolicy,
-    Taint,
-)
+from drakit.core.objects import Attribute, Capacity, CapacityRange, CounterSet, Device, RequestPolicy, Taint
 from drakit.core.quantity import ZERO, Quantity
 from drakit.kit.driver import Offer, PoolOffer
 
@@ -162,9 +154,7 @@ def _values(attribute: Attribute) -> tuple[object, ...]:
 
 def _attribute(key: str, attribute: Attribute) -> Problems:
     yield from _key(key, "attribute")
-    kinds = [
-        field for field in attribute.__struct_fields__ if getattr(attribute, field) is not None
-    ]
+    kinds = [field for field in attribute.__struct_fields__ if getattr(attribute, field) is not None]
     if len(kinds) != 1:
         yield f"attribute {key!r} has {len(kinds)} types of values: exactly one is required"
         return

@@ -221,9 +221,7 @@ class Publisher:
         stored = self._stored()
         gone = sorted(stored.keys() - {pool.name for pool in offer.pools})
         work = [self._remove_pool(name, stored[name], owner) for name in gone]
-        work += [
-            self._sync_pool(pool, offer, stored.get(pool.name, ()), owner) for pool in offer.pools
-        ]
+        work += [self._sync_pool(pool, offer, stored.get(pool.name, ()), owner) for pool in offer.pools]
         failed = await _errors_of(work)
         if repairing and self.writer.writes.total() != before:
             self._repairs.append(asyncio.get_running_loop().time())
@@ -260,9 +258,7 @@ class Publisher:
                 f"Node {node} does not exist; slices are published as soon as it does. "
                 "Check the node name if it is never created"
             ) from error
-        self._owner = OwnerReference(
-            api_version="v1", kind="Node", name=node, uid=found.uid, controller=True
-        )
+        self._owner = OwnerReference(api_version="v1", kind="Node", name=node, uid=found.uid, controller=True)
         return self._owner
 
     async def _sync_pool(
@@ -329,11 +325,7 @@ class Publisher:
     def _gauges(self) -> Sequence[Gauge]:
         status = self.status
         return [
-            Gauge(
-                "slices_published",
-                "1 while the API server stores the current offer.",
-                status.published,
-            ),
+            Gauge("slices_published", "1 while the API server stores the current offer.", status.published),
             Gauge("slices", "ResourceSlices of this driver on this node.", status.slices),
             *(
                 Gauge("pool_generation", "Generation of a pool.", generation, (("pool", pool),))

@@ -9,13 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from drakit.core.log import get_logger
-from drakit.core.objects import (
-    ObjectMeta,
-    OwnerReference,
-    ResourceSlice,
-    ResourceSliceSpec,
-    to_builtins,
-)
+from drakit.core.objects import ObjectMeta, OwnerReference, ResourceSlice, ResourceSliceSpec, to_builtins
 from drakit.kit.slices.dropped_fields import find_dropped
 from drakit.kit.slices.layout import Content, Slice
 from drakit.kit.slices.pool_plan import PoolPlan
@@ -38,9 +32,7 @@ class _Stored:
 class SliceWriter:
     """Executes plans, and records what the server makes of the slices it is sent."""
 
-    def __init__(
-        self, client: Client, store: Store[ResourceSlice], metrics: HostMetrics | None
-    ) -> None:
+    def __init__(self, client: Client, store: Store[ResourceSlice], metrics: HostMetrics | None) -> None:
         self._client = client
         self._store = store
         self._metrics = metrics
@@ -78,9 +70,7 @@ class SliceWriter:
             self._record(pool, update.index, contents, await self._counted("update", request))
         for create in plan.creates:
             metadata = ObjectMeta(generate_name=create.generate_name, owner_references=(owner,))
-            request = self._client.create(
-                SLICES, ResourceSlice(metadata=metadata, spec=create.spec)
-            )
+            request = self._client.create(SLICES, ResourceSlice(metadata=metadata, spec=create.spec))
             self._record(pool, create.index, contents, await self._counted("create", request))
         log.info(
             "published ResourceSlices",
@@ -94,9 +84,7 @@ class SliceWriter:
         )
 
     async def _delete(self, item: Slice) -> None:
-        request = self._client.delete(
-            SLICES, item.name, uid=item.uid, resource_version=item.resource_version
-        )
+        request = self._client.delete(SLICES, item.name, uid=item.uid, resource_version=item.resource_version)
         with contextlib.suppress(NotFoundError):
             await self._counted("delete", request)
         self._store.deleted(item)
@@ -139,9 +127,7 @@ class SliceWriter:
 
 def _updated(stored: Slice, spec: ResourceSliceSpec, owner: OwnerReference) -> dict[str, Any]:
     """The stored slice with another spec and our owner; other metadata is kept."""
-    metadata = {
-        key: value for key, value in stored.raw["metadata"].items() if key != "managedFields"
-    }
+    metadata = {key: value for key, value in stored.raw["metadata"].items() if key != "managedFields"}
     others = [
         reference
         for reference in metadata.get("ownerReferences") or ()

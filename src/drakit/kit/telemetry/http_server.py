@@ -165,9 +165,7 @@ class WebServer:
         if request.method != b"HEAD":
             client.writer.write(connection.send(h11.Data(data=page.body)) or b"")
 
-    async def _request(
-        self, reader: asyncio.StreamReader, connection: h11.Connection
-    ) -> h11.Request | None:
+    async def _request(self, reader: asyncio.StreamReader, connection: h11.Connection) -> h11.Request | None:
         """The complete request; ``None`` if the client disconnected before."""
         async with asyncio.timeout(self._limits.first_byte):
             connection.receive_data(await reader.read(4096))

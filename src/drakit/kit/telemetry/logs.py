@@ -59,9 +59,7 @@ class TextFormatter(logging.Formatter):
         """One line; a traceback, if any, follows indented."""
         message, fields = _parts(record)
         name = record.name.removeprefix("drakit.")
-        line = (
-            f"{_when(record)} {record.levelname} {name} {_one_line(message)}{format_fields(fields)}"
-        )
+        line = f"{_when(record)} {record.levelname} {name} {_one_line(message)}{format_fields(fields)}"
         if record.exc_info:
             trace = self.formatException(record.exc_info)
             line += "\n" + "\n".join("    " + row for row in trace.splitlines())

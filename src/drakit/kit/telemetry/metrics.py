@@ -11,13 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from drakit.kit.telemetry.prometheus import (
-    CounterFamily,
-    GaugeFamily,
-    HistogramFamily,
-    Metric,
-    text_format,
-)
+from drakit.kit.telemetry.prometheus import CounterFamily, GaugeFamily, HistogramFamily, Metric, text_format
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _QUICK = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30)
@@ -60,15 +54,9 @@ class HostMetrics:
         for result in ("success", "error"):
             self.prepares.labels(result)
             self.unprepares.labels(result)
-        self.prepare_seconds = histogram(
-            "prepare_claim_duration_seconds", "Time to prepare a claim."
-        )
-        self.unprepare_seconds = histogram(
-            "unprepare_claim_duration_seconds", "Time to unprepare a claim."
-        )
-        self.rejections = counter(
-            "rejections", "Rejected claims and containers.", "operation", "reason"
-        )
+        self.prepare_seconds = histogram("prepare_claim_duration_seconds", "Time to prepare a claim.")
+        self.unprepare_seconds = histogram("unprepare_claim_duration_seconds", "Time to unprepare a claim.")
+        self.rejections = counter("rejections", "Rejected claims and containers.", "operation", "reason")
         self.runtime_events = counter(
             "runtime_events", "Container runtime events handled.", "event", "result"
         )
@@ -79,20 +67,14 @@ class HostMetrics:
             "container_updates", "Requested updates of running containers.", "way"
         )
         self.reconnects = counter("runtime_reconnects", "Lost connections to the runtime.")
-        self.drift = counter(
-            "drift", "Containers whose cgroups differed from the desired state.", "result"
-        )
+        self.drift = counter("drift", "Containers whose cgroups differed from the desired state.", "result")
         self.slice_writes = counter("slice_writes", "ResourceSlice writes.", "operation", "result")
         self.http_dropped = counter(
             "http_connections_dropped", "HTTP connections closed because of limits.", "reason"
         )
-        self.task_failures = counter(
-            "task_failures", "Failures of periodic tasks of the driver.", "task"
-        )
+        self.task_failures = counter("task_failures", "Failures of periodic tasks of the driver.", "task")
         self.undecodable = counter(
-            "undecodable_objects",
-            "API objects that could not be decoded and were skipped.",
-            "resource",
+            "undecodable_objects", "API objects that could not be decoded and were skipped.", "resource"
         )
         self._last_contact: dict[str, float] = {}
         self.add_source(self._contacts)

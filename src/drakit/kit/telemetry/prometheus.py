@@ -94,9 +94,7 @@ class _Family(Generic[T]):
 
     kind: str
 
-    def __init__(
-        self, name: str, text: str, labels: tuple[str, ...], make: Callable[[], T]
-    ) -> None:
+    def __init__(self, name: str, text: str, labels: tuple[str, ...], make: Callable[[], T]) -> None:
         self.name = name
         self.help = text
         self.label_names = labels
@@ -138,9 +136,7 @@ class HistogramFamily(_Family[Distribution]):
 
     kind = "histogram"
 
-    def __init__(
-        self, name: str, text: str, bounds: Iterable[float], labels: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, name: str, text: str, bounds: Iterable[float], labels: tuple[str, ...] = ()) -> None:
         limits = (*bounds, math.inf)
         super().__init__(name, text, labels, lambda: Distribution(limits))
 

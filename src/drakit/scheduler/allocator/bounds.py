@@ -46,9 +46,7 @@ class Bounds:
         for claim_at in range(c, len(state.plans)):
             first = r if claim_at == c else 0
             for request in state.plans[claim_at].requests[first:]:
-                if not any(
-                    self.enough(claim_at, v, 0, state.needed[v.number]) for v in request.variants
-                ):
+                if not any(self.enough(claim_at, v, 0, state.needed[v.number]) for v in request.variants):
                     return True
         return self._crowded(c, r)
 

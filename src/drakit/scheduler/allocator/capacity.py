@@ -30,9 +30,7 @@ class CapacityShortage:
 
 
 def consumption(
-    requirements: CapacityRequirements | None,
-    capacities: dict[str, Capacity],
-    release: KubernetesRelease,
+    requirements: CapacityRequirements | None, capacities: dict[str, Capacity], release: KubernetesRelease
 ) -> dict[str, Quantity] | CapacityShortage:
     """The amount of every capacity that a request consumes, or why the device does not qualify.
 
@@ -64,15 +62,11 @@ def remaining_shortage(
         free = capacity.value.nanos - used.get(key, 0)
         if taken[key].nanos > free:
             left = Quantity.from_nanos(max(free, 0), capacity.value.family)
-            return CapacityShortage(
-                f"{left} of {capacity.value} {key} is free, but {taken[key]} is needed"
-            )
+            return CapacityShortage(f"{left} of {capacity.value} {key} is free, but {taken[key]} is needed")
     return None
 
 
-def _consumed(
-    requested: Quantity | None, capacity: Capacity, release: KubernetesRelease
-) -> Quantity:
+def _consumed(requested: Quantity | None, capacity: Capacity, release: KubernetesRelease) -> Quantity:
     policy = capacity.request_policy
     if requested is None:
         return policy.default if policy and policy.default is not None else capacity.value
@@ -116,9 +110,7 @@ def _unit(valid: CapacityRange, release: KubernetesRelease) -> int:
     return _NANO if valid.step is not None and valid.step.nanos < _MILLI else _MILLI
 
 
-def _violation(
-    amount: Quantity, policy: RequestPolicy | None, release: KubernetesRelease
-) -> str | None:
+def _violation(amount: Quantity, policy: RequestPolicy | None, release: KubernetesRelease) -> str | None:
     if policy is None or (policy.default is not None and amount == policy.default):
         return None
     valid = policy.valid_range
@@ -132,9 +124,7 @@ def _violation(
         else:
             off = (amount.ceil() - valid.min.ceil()) % max(valid.step.ceil(), 1)
         return (
-            f"requested {amount}, which is not {valid.min} plus a multiple of {valid.step}"
-            if off
-            else None
+            f"requested {amount}, which is not {valid.min} plus a multiple of {valid.step}" if off else None
         )
     if policy.valid_values and amount not in policy.valid_values:
         allowed = ", ".join(map(str, policy.valid_values))

@@ -192,12 +192,6 @@ def build_constraint(
     if constraint.match_attribute is not None:
         return MatchAttribute(constraint.match_attribute, constraint.requests)
     if constraint.distinct_attribute is not None and release.enables("DRAConsumableCapacity"):
-        kind = (
-            DistinctAttributeByRequest
-            if release.scheduler.distinct_by_request
-            else DistinctAttribute
-        )
+        kind = DistinctAttributeByRequest if release.scheduler.distinct_by_request else DistinctAttribute
         return kind(constraint.distinct_attribute, constraint.requests)
-    raise FatalError(
-        f"claim {claim}, constraint #{index}: empty constraint (unsupported constraint type?)"
-    )
+    raise FatalError(f"claim {claim}, constraint #{index}: empty constraint (unsupported constraint type?)")

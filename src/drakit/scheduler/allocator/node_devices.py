@@ -10,14 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from drakit.core.kubernetes_releases import KubernetesRelease
-from drakit.core.objects import (
-    Device,
-    DeviceSelector,
-    ResourceClaim,
-    ResourceSlice,
-    Taint,
-    Toleration,
-)
+from drakit.core.objects import Device, DeviceSelector, ResourceClaim, ResourceSlice, Taint, Toleration
 from drakit.core.pods import Node
 from drakit.core.quantity import Quantity
 from drakit.scheduler.allocator.capacity import (
@@ -155,9 +148,7 @@ class NodeDevices:
     ) -> Verdict:
         device = candidate.device
         if device.binding_conditions and not self.release.enables("DRADeviceBindingConditions"):
-            return Unusable(
-                "the device has binding conditions, which this release does not support"
-            )
+            return Unusable("the device has binding conditions, which this release does not support")
         unselected = self._selection(variant, candidate)
         if unselected is not None:
             return unselected
@@ -204,12 +195,7 @@ class NodeDevices:
         return None
 
     def _selector(
-        self,
-        variant: Variant,
-        candidate: Candidate,
-        of_class: bool,
-        index: int,
-        selector: DeviceSelector,
+        self, variant: Variant, candidate: Candidate, of_class: bool, index: int, selector: DeviceSelector
     ) -> Verdict | None:
         expression = selector.cel.expression if selector.cel else ""
         try:
@@ -254,10 +240,7 @@ class NodeDevices:
                 return True
             used = self.in_use.capacity.get(candidate.id, {})
             return remaining_shortage(verdict.taken, candidate.device.capacity, used) is None
-        if (
-            isinstance(verdict, CapacityShortage)
-            and not self.release.scheduler.all_skips_full_devices
-        ):
+        if isinstance(verdict, CapacityShortage) and not self.release.scheduler.all_skips_full_devices:
             return self._total_suffices(variant, candidate)
         # A tainted or counter-consuming device is one of all, and makes the request fail.
         return isinstance(verdict, Tainted) or (

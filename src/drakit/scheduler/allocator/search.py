@@ -12,12 +12,7 @@ import enum
 from dataclasses import dataclass
 from typing import Any, Final
 
-from drakit.core.objects import (
-    NodeSelector,
-    NodeSelectorRequirement,
-    NodeSelectorTerm,
-    ResourceClaim,
-)
+from drakit.core.objects import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, ResourceClaim
 from drakit.scheduler.allocator.bounds import Bounds
 from drakit.scheduler.allocator.constraints import DistinctAttributeByRequest
 from drakit.scheduler.allocator.node_devices import EvaluationFailure, NodeDevices
@@ -79,18 +74,14 @@ def allocate(
         prunable = search.prunable
         at_least = False
         try:
-            found = search.run(
-                bounded=False, limit=MAX_STATES_COUNTED if prunable else MAX_STATES_EXPLORED
-            )
+            found = search.run(bounded=False, limit=MAX_STATES_COUNTED if prunable else MAX_STATES_EXPLORED)
             steps = search.steps
         except SearchLimitError as gave_up:
             search.reset()
             if not prunable:
                 # An error may come first; in either case nothing fits.
                 if search.bounds.infeasible():
-                    return AllocationImpossible(
-                        "cannot allocate all claims", gave_up.steps, at_least=True
-                    )
+                    return AllocationImpossible("cannot allocate all claims", gave_up.steps, at_least=True)
                 raise
             found = search.run(bounded=True, limit=MAX_STATES_EXPLORED)
             steps, at_least = max(gave_up.steps, search.steps), True
@@ -136,9 +127,7 @@ class _Search:
         for variant in self._state.variants():
             if variant.wants_all and variant.claim.spec.devices.constraints:
                 return False
-            if any(
-                isinstance(v, EvaluationFailure) for v in self._state.promising(variant).values()
-            ):
+            if any(isinstance(v, EvaluationFailure) for v in self._state.promising(variant).values()):
                 return False
         return True
 
@@ -282,9 +271,7 @@ class _Search:
         return NodeSelector(node_selector_terms=(term,))
 
 
-def _add_new(
-    into: list[NodeSelectorRequirement], more: tuple[NodeSelectorRequirement, ...]
-) -> None:
+def _add_new(into: list[NodeSelectorRequirement], more: tuple[NodeSelectorRequirement, ...]) -> None:
     for requirement in more:
         if not any(
             (known.key, known.operator, set(known.values))

@@ -163,8 +163,7 @@ class SearchState:
         verdict = self.promising(variant).get(at)
         counted = bool(self.counters[at]) and not (candidate.shareable and self._is_shared(at))
         if counted and not (
-            self.release.enables("DRAPartitionableDevices")
-            and self._reserve(candidate, self.counters[at])
+            self.release.enables("DRAPartitionableDevices") and self._reserve(candidate, self.counters[at])
         ):
             return False
         if not isinstance(verdict, Suitable):
@@ -186,9 +185,7 @@ class SearchState:
         else:
             self.taken_by[c] |= 1 << at
             self.taken |= 1 << at
-        pick = Pick(
-            variant.name, candidate.id, variant.admin, candidate.shareable, consumed, at, variant
-        )
+        pick = Pick(variant.name, candidate.id, variant.admin, candidate.shareable, consumed, at, variant)
         self.picks[c].append(pick)
         self._counted.append(counted)
         return True
@@ -243,10 +240,7 @@ class SearchState:
         return (
             at in self.shares
             or device in in_use.capacity
-            or (
-                self.release.scheduler.share_without_capacity_holds_counters
-                and device in in_use.shared
-            )
+            or (self.release.scheduler.share_without_capacity_holds_counters and device in in_use.shared)
         )
 
     def _short(self, at: int, taken: dict[str, Quantity]) -> bool:
@@ -295,6 +289,5 @@ class SearchState:
         consumed = self.consumed.get(candidate.pool.id, {})
         wanted = self.counters[at]
         return any(
-            left < consumed.get(key, 0) + wanted.get(key, 0)
-            for key, left in self._left(candidate).items()
+            left < consumed.get(key, 0) + wanted.get(key, 0) for key, left in self._left(candidate).items()
         )

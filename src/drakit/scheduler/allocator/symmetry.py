@@ -117,8 +117,7 @@ class Symmetry:
                 state.exclusive >> at & 1,
                 self._share_kind(candidate),
                 tuple(
-                    0 if at not in good else 1 + isinstance(good[at], EvaluationFailure)
-                    for good in variants
+                    0 if at not in good else 1 + isinstance(good[at], EvaluationFailure) for good in variants
                 ),
                 tuple(k.values(candidate.device, candidate.id.driver) for k in constraints),
                 (candidate.pool.id, tuple(sorted(counters.items()))) if counters else None,
@@ -131,8 +130,6 @@ class Symmetry:
         if not candidate.shareable:
             return None
         in_use = self._state.node_devices.in_use
-        capacities = sorted(
-            (key, repr(capacity)) for key, capacity in candidate.device.capacity.items()
-        )
+        capacities = sorted((key, repr(capacity)) for key, capacity in candidate.device.capacity.items())
         used = tuple(sorted(in_use.capacity.get(candidate.id, {}).items()))
         return tuple(capacities), used, candidate.id in in_use.shared

@@ -198,9 +198,7 @@ class _Compiler:
             return _unusable(name, codes)
         if name in _CONVERSIONS and isinstance(arguments[0], tree.LiteralExpr):
             return _folded(function, arguments[0])
-        if name in _PARSERS and all(
-            isinstance(argument, tree.LiteralExpr) for argument in arguments
-        ):
+        if name in _PARSERS and all(isinstance(argument, tree.LiteralExpr) for argument in arguments):
             return _once(function, [a.value for a in arguments if isinstance(a, tree.LiteralExpr)])
         return _applied(function, codes)
 
@@ -213,18 +211,13 @@ class _Compiler:
                     compiled(pattern.value)
                 except UnsafeRegexError as error:
                     raise CelUnsupportedError(
-                        f"drakit cannot run the regular expression {pattern.value!r}: {error}",
-                        pattern.at,
+                        f"drakit cannot run the regular expression {pattern.value!r}: {error}", pattern.at
                     ) from None
                 except RegexError as error:
                     raise CelCompileError(
                         f"error parsing regexp: {error}: `{pattern.value}`", pattern.at
                     ) from None
-        if (
-            name == "_[_]"
-            and isinstance(arguments[1], tree.LiteralExpr)
-            and arguments[1].value is None
-        ):
+        if name == "_[_]" and isinstance(arguments[1], tree.LiteralExpr) and arguments[1].value is None:
             raise CelCompileError("invalid qualifier type: types.Null", arguments[1].at)
 
     def _comprehension(self, node: tree.ComprehensionExpr, scope: dict[str, int]) -> Code:

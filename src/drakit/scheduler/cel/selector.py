@@ -9,22 +9,11 @@ from typing import Final
 from drakit.core.kubernetes_releases import LATEST, CelEnvironment
 from drakit.core.objects import Attribute, Device
 from drakit.scheduler.cel.checker import types as t
-from drakit.scheduler.cel.checker.checker import (
-    Checked,
-    Environment,
-    check,
-    new_objects,
-    stored_objects,
-)
+from drakit.scheduler.cel.checker.checker import Checked, Environment, check, new_objects, stored_objects
 from drakit.scheduler.cel.checker.cost import COST_LIMIT, estimate
 from drakit.scheduler.cel.checker.fields import Field, fields_named
 from drakit.scheduler.cel.checker.validators import validate
-from drakit.scheduler.cel.errors import (
-    CelCompileError,
-    CelCostError,
-    CelRuntimeError,
-    CelTypeError,
-)
+from drakit.scheduler.cel.errors import CelCompileError, CelCostError, CelRuntimeError, CelTypeError
 from drakit.scheduler.cel.evaluator import CompiledExpression, build
 from drakit.scheduler.cel.stdlib import semver
 from drakit.scheduler.cel.stdlib.quantities import stored
@@ -58,9 +47,7 @@ class CompiledSelector:
         result = self._program.run(device)
         if result is True or result is False:
             return result
-        raise CelRuntimeError(
-            f"CEL result of type {type_name(result)} could not be converted to bool"
-        )
+        raise CelRuntimeError(f"CEL result of type {type_name(result)} could not be converted to bool")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -97,9 +84,7 @@ def _rejection(root: Expr, cost: int, cel: CelEnvironment) -> CelCompileError | 
     except CelCompileError as error:
         return error
     if cost > COST_LIMIT:
-        return CelCostError(
-            f"too complex, exceeds cost limit: estimated cost {cost} is above {COST_LIMIT}"
-        )
+        return CelCostError(f"too complex, exceeds cost limit: estimated cost {cost} is above {COST_LIMIT}")
     return None
 
 

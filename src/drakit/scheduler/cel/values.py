@@ -288,9 +288,7 @@ def _comparable(a: Value, b: Value) -> bool:
     return kind is type(b) and kind in (str, bytes, bool, Timestamp, Duration)
 
 
-def _comparison(
-    operator: str, compare: Callable[[Value, Value], bool]
-) -> Callable[[Value, Value], bool]:
+def _comparison(operator: str, compare: Callable[[Value, Value], bool]) -> Callable[[Value, Value], bool]:
     def compared(a: Value, b: Value) -> bool:
         if _comparable(a, b):
             return compare(a, b)

@@ -25,12 +25,7 @@ class CdiError(ValueError):
 
 
 class _Part(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    omit_defaults=True,
-    forbid_unknown_fields=True,
-    rename="camel",
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, rename="camel"
 ):
     """Base of all parts: defaults are omitted, unknown fields are rejected, as by runtimes."""
 
@@ -298,9 +293,7 @@ def _check_edits(edits: ContainerEdits, where: str) -> None:
         _check_settings(hook.env, where)
     for device in edits.net_devices:
         if not device.host_interface_name or not device.name:
-            raise CdiError(
-                f"{where}: a network device needs its names on the host and in the container"
-            )
+            raise CdiError(f"{where}: a network device needs its names on the host and in the container")
 
 
 def _check_settings(settings: Iterable[str], where: str) -> None:

@@ -10,11 +10,7 @@ class Backoff:
     """Delays that double from ``first`` to ``longest``, each shortened by up to half at random."""
 
     def __init__(
-        self,
-        first: float = 0.1,
-        longest: float = 30.0,
-        *,
-        randomly: Callable[[], float] = random.random,
+        self, first: float = 0.1, longest: float = 30.0, *, randomly: Callable[[], float] = random.random
     ) -> None:
         self._first = first
         self._longest = longest

@@ -112,9 +112,7 @@ class Client:
 
     # -- reading --------------------------------------------------------------------------------
 
-    async def get(
-        self, resource: Resource[T], name: str, *, namespace: str | None = None
-    ) -> Object[T]:
+    async def get(self, resource: Resource[T], name: str, *, namespace: str | None = None) -> Object[T]:
         """Read one object; raises ``NotFoundError`` when it does not exist."""
         return await self._on_object("get", "GET", resource, name, namespace=namespace)
 
@@ -404,9 +402,7 @@ class Client:
         resource: Resource[T], document: Any, call: _Call, head: Mapping[str, str] | None = None
     ) -> Object[T]:
         if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
-            raise ProtocolError(
-                f"{call.verb} {call.target}: the response is not a Kubernetes object"
-            )
+            raise ProtocolError(f"{call.verb} {call.target}: the response is not a Kubernetes object")
         return Object(resource, {**head, **document} if head else document)
 
 

@@ -116,9 +116,7 @@ class NotFoundError(ApiError):
         """Distinguish a kind that is not served from a missing object."""
         # The first is sent for an unknown kind, the second for an unknown group or version.
         if "could not find the requested" in failure.message or "page not found" in failure.message:
-            return (
-                "The server does not know this kind: resource.k8s.io/v1 came with Kubernetes 1.34"
-            )
+            return "The server does not know this kind: resource.k8s.io/v1 came with Kubernetes 1.34"
         return ""
 
 

@@ -83,9 +83,7 @@ class _Connection:
                 event = self._http.next_event()
             except h11.RemoteProtocolError as error:
                 if self._ended:
-                    raise ConnectionFailedError(
-                        "the connection broke in the middle of a response"
-                    ) from error
+                    raise ConnectionFailedError("the connection broke in the middle of a response") from error
                 raise ProtocolError(f"the response is not valid HTTP/1.1: {error}") from error
             if event is not h11.NEED_DATA:
                 return event

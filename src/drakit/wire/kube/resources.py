@@ -51,9 +51,7 @@ CLAIMS: Final = Resource(_DRA, "v1", "resourceclaims", "ResourceClaim", objects.
 CLAIM_TEMPLATES: Final = Resource(
     _DRA, "v1", "resourceclaimtemplates", "ResourceClaimTemplate", objects.ResourceClaimTemplate
 )
-CLASSES: Final = Resource(
-    _DRA, "v1", "deviceclasses", "DeviceClass", objects.DeviceClass, namespaced=False
-)
+CLASSES: Final = Resource(_DRA, "v1", "deviceclasses", "DeviceClass", objects.DeviceClass, namespaced=False)
 TAINT_RULES: Final = Resource(
     _DRA, "v1", "devicetaintrules", "DeviceTaintRule", objects.DeviceTaintRule, namespaced=False
 )

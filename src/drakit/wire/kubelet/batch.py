@@ -48,9 +48,7 @@ def next_request() -> int:
     return number
 
 
-async def serve_claims(
-    claims: Iterable[ClaimRef], work: Work, seconds: float
-) -> dict[str, ClaimOutcome]:
+async def serve_claims(claims: Iterable[ClaimRef], work: Work, seconds: float) -> dict[str, ClaimOutcome]:
     """Do *work* for all claims concurrently; returns exactly one outcome per distinct UID.
 
     Returns shortly before *seconds* have passed: unfinished claims are cancelled and fail. When

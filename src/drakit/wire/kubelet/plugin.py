@@ -57,9 +57,7 @@ class KubeletPlugin:
         self.registry_dir = os.path.join(root, "plugins_registry")
         self.plugin_dir = os.path.join(root, "plugins", driver_name)
         self.service_path = sockets.service_socket(self.plugin_dir, instance_uid)
-        self.registration_path = sockets.registration_socket(
-            self.registry_dir, driver_name, instance_uid
-        )
+        self.registration_path = sockets.registration_socket(self.registry_dir, driver_name, instance_uid)
         self.registered = asyncio.Event()
         self.registration_error = ""
         """Why the kubelet rejected the registration, if it did."""
@@ -103,9 +101,7 @@ class KubeletPlugin:
             raise RuntimeError("call start_service() before register(): the kubelet calls at once")
         if self._registration is not None:
             raise RuntimeError(f"{self.driver_name} already has a registration socket")
-        service = RegistrationService(
-            self.driver_name, self.service_path, self._registration_status
-        )
+        service = RegistrationService(self.driver_name, self.service_path, self._registration_status)
         async with self._lock().hold(_LOCK_SECONDS):
             self._registration = await self._serve(self.registration_path, [service])
         log.info("waiting for registration", path=self.registration_path)

@@ -111,9 +111,7 @@ class RegistrationService:
 class ClaimService:
     """NodePrepareResources and NodeUnprepareResources in one version."""
 
-    def __init__(
-        self, api: Api, handler: DraHandler, finished: Callable[[KubeletCall], None]
-    ) -> None:
+    def __init__(self, api: Api, handler: DraHandler, finished: Callable[[KubeletCall], None]) -> None:
         self._api = api
         self._handler = handler
         self._finished = finished
@@ -141,9 +139,7 @@ class ClaimService:
     async def _unprepare(self, claim: ClaimRef) -> None:
         await self._handler.unprepare(claim)
 
-    async def _serve(
-        self, stream: Stream[Any, Any], method: str, work: Work
-    ) -> dict[str, ClaimOutcome]:
+    async def _serve(self, stream: Stream[Any, Any], method: str, work: Work) -> dict[str, ClaimOutcome]:
         started = time.monotonic()
         number = next_request()
         request = await _received(stream)

@@ -211,18 +211,12 @@ def clean_stale(plugin_dir: str, registry_dir: str, driver: str) -> list[str]:
 
 def _named(registry_dir: str, driver: str) -> list[str]:
     pattern = re.compile(rf"{re.escape(driver)}(-{_POD_UID})?-reg\.sock")
-    return [
-        os.path.join(registry_dir, name)
-        for name in os.listdir(registry_dir)
-        if pattern.fullmatch(name)
-    ]
+    return [os.path.join(registry_dir, name) for name in os.listdir(registry_dir) if pattern.fullmatch(name)]
 
 
 def _services(plugin_dir: str) -> list[str]:
     pattern = re.compile(rf"dra(-{_POD_UID})?\.sock")
-    return [
-        os.path.join(plugin_dir, name) for name in os.listdir(plugin_dir) if pattern.fullmatch(name)
-    ]
+    return [os.path.join(plugin_dir, name) for name in os.listdir(plugin_dir) if pattern.fullmatch(name)]
 
 
 def _write_record(plugin_dir: str, paths: Iterable[str]) -> None:

@@ -74,9 +74,7 @@ class _EventScope:
 
 
 _serving: contextvars.ContextVar[_EventScope] = contextvars.ContextVar("nri_request")
-_current: contextvars.ContextVar[_EventScope | None] = contextvars.ContextVar(
-    "nri_event", default=None
-)
+_current: contextvars.ContextVar[_EventScope | None] = contextvars.ContextVar("nri_event", default=None)
 
 
 def handling_an_event() -> bool:
@@ -89,10 +87,7 @@ class RuntimeConnection:
     """One connection, from connect to close, in the I/O loop."""
 
     def __init__(
-        self,
-        options: PluginOptions,
-        handler: Handler,
-        handler_loop: asyncio.AbstractEventLoop,
+        self, options: PluginOptions, handler: Handler, handler_loop: asyncio.AbstractEventLoop
     ) -> None:
         self._options = options
         self._handler = handler
@@ -125,9 +120,7 @@ class RuntimeConnection:
         scope = self._scopes[request.stream] = _EventScope(self._undelivered)
         _serving.set(scope)
         try:
-            call = decode_call(
-                request.service, request.method, request.payload, self._options.variables
-            )
+            call = decode_call(request.service, request.method, request.payload, self._options.variables)
             match call:
                 case Configure():
                     return self._configure(call)
@@ -169,9 +162,7 @@ class RuntimeConnection:
         self._pods.clear()
         self._containers.clear()
         try:
-            updates = await self._handle(
-                "Synchronize", lambda: self._handler.synchronize(pods, containers)
-            )
+            updates = await self._handle("Synchronize", lambda: self._handler.synchronize(pods, containers))
             check_updates(updates)
             answer = nri_pb2.SynchronizeResponse(update=updates_to(updates)).SerializeToString()
         except BaseException as error:

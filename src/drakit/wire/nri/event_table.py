@@ -97,9 +97,7 @@ EVENTS: Final = {
         EventRow(Event.POST_UPDATE_POD_SANDBOX, "PostUpdatePodSandbox", _POD, since=_0_10),
         # Never subscribed to. Should a runtime call it anyway, an empty answer accepts the adjustment;
         # "unimplemented" would make the runtime reject every container of the node.
-        EventRow(
-            Event.VALIDATE_CONTAINER_ADJUSTMENT, "ValidateContainerAdjustment", None, since=_0_10
-        ),
+        EventRow(Event.VALIDATE_CONTAINER_ADJUSTMENT, "ValidateContainerAdjustment", None, since=_0_10),
     )
 }
 EVENTS_BY_METHOD: Final = {row.method: row for row in EVENTS.values()}

@@ -96,9 +96,7 @@ class NriPlugin:
             self._io_loop = None
             worker.join()
 
-    async def _stay_connected(
-        self, handler: Handler, handler_loop: asyncio.AbstractEventLoop
-    ) -> None:
+    async def _stay_connected(self, handler: Handler, handler_loop: asyncio.AbstractEventLoop) -> None:
         delay, last_cause = self._options.first_delay, None
         clock = asyncio.get_running_loop().time
         while True:
@@ -200,9 +198,7 @@ def _run_io_loop(
         else:
             ended.set_exception(error)
 
-    with contextlib.suppress(
-        RuntimeError
-    ):  # the handler loop was closed: nothing waits for *ended*
+    with contextlib.suppress(RuntimeError):  # the handler loop was closed: nothing waits for *ended*
         handler_loop.call_soon_threadsafe(resolve)
 
 
@@ -242,9 +238,7 @@ async def _push(transport: Transport, updates: Sequence[ContainerUpdate]) -> dic
         request = nri_pb2.UpdateContainersRequest(update=updates_to([update]))
         payload = request.SerializeToString()
         try:
-            answer = await transport.call(
-                RUNTIME_SERVICE_NAME, "UpdateContainers", payload, _PUSH_TIMEOUT
-            )
+            answer = await transport.call(RUNTIME_SERVICE_NAME, "UpdateContainers", payload, _PUSH_TIMEOUT)
             if nri_pb2.UpdateContainersResponse.FromString(answer).failed:
                 failed[update.container_id] = "the runtime could not apply it"
         except StatusError as error:

@@ -245,9 +245,7 @@ class Session:
     def _reject(self, stream: int, code: int, message: str) -> None:
         if len(message) > _LONGEST_STATUS:
             message = message[:_LONGEST_STATUS] + "…"
-        message = message.encode(
-            "utf-8", "replace"
-        ).decode()  # file names in messages may not be UTF-8
+        message = message.encode("utf-8", "replace").decode()  # file names in messages may not be UTF-8
         status = ttrpc_pb2.Status(code=code, message=message)
         envelope = ttrpc_pb2.Response(status=status).SerializeToString()
         self._output.append(mux_message(self._serve, encode_frame(stream, RESPONSE, envelope)))

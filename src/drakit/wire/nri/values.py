@@ -170,9 +170,7 @@ def pod_from(message: nri_pb2.PodSandbox) -> PodSandbox:
     )
 
 
-def container_from(
-    message: nri_pb2.Container, prefixes: tuple[str, ...] = EVERY_VARIABLE
-) -> NriContainer:
+def container_from(message: nri_pb2.Container, prefixes: tuple[str, ...] = EVERY_VARIABLE) -> NriContainer:
     """Decode a container, with only the variables that begin with one of *prefixes*.
 
     A state that is not in :class:`State` becomes unknown, not an error.

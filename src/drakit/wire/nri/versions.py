@@ -58,21 +58,15 @@ RUNTIMES: Final[Mapping[str, RuntimeEntry]] = {
             ReleaseCapabilities((1, 7, 0), NriVersion(0, 3), False, "go.mod of v1.7.0"),
             ReleaseCapabilities((1, 7, 7), NriVersion(0, 4), False, "go.mod of v1.7.7"),
             ReleaseCapabilities((1, 7, 14), NriVersion(0, 6), False, "go.mod of v1.7.14"),
-            ReleaseCapabilities(
-                (1, 7, 16), NriVersion(0, 6, 1), False, "go.mod of v1.7.16; 1.7.24 observed"
-            ),
+            ReleaseCapabilities((1, 7, 16), NriVersion(0, 6, 1), False, "go.mod of v1.7.16; 1.7.24 observed"),
             ReleaseCapabilities((1, 7, 26), NriVersion(0, 8), False, "go.mod of v1.7.26"),
             ReleaseCapabilities((2, 0, 0), NriVersion(0, 8), False, "go.mod of v2.0.0 and v2.1.9"),
             ReleaseCapabilities((2, 2, 0), NriVersion(0, 10), False, "go.mod of v2.2.0"),
-            ReleaseCapabilities(
-                (2, 2, 1), NriVersion(0, 11), False, "go.mod of v2.2.1; 2.2.1 observed"
-            ),
+            ReleaseCapabilities((2, 2, 1), NriVersion(0, 11), False, "go.mod of v2.2.1; 2.2.1 observed"),
             ReleaseCapabilities(
                 (2, 3, 0), NriVersion(0, 12), True, "v2.3.0 internal/cri/nri fills CDIDevices"
             ),
-            ReleaseCapabilities(
-                (2, 4, 0), NriVersion(0, 12, 2), True, "go.mod of v2.4.0; 2.4.2 observed"
-            ),
+            ReleaseCapabilities((2, 4, 0), NriVersion(0, 12, 2), True, "go.mod of v2.4.0; 2.4.2 observed"),
         ),
     ),
     "cri-o": RuntimeEntry(
@@ -83,18 +77,11 @@ RUNTIMES: Final[Mapping[str, RuntimeEntry]] = {
             ReleaseCapabilities((1, 29, 0), NriVersion(0, 5), False, "go.mod of v1.29.0"),
             ReleaseCapabilities((1, 30, 0), NriVersion(0, 6), False, "go.mod of v1.30.0"),
             ReleaseCapabilities((1, 31, 0), NriVersion(0, 6, 1), False, "go.mod of v1.31.0"),
-            ReleaseCapabilities(
-                (1, 32, 0), NriVersion(0, 9), False, "go.mod of v1.32.0 and v1.33.0"
-            ),
+            ReleaseCapabilities((1, 32, 0), NriVersion(0, 9), False, "go.mod of v1.32.0 and v1.33.0"),
             ReleaseCapabilities((1, 34, 0), NriVersion(0, 10), False, "go.mod of v1.34.11"),
+            ReleaseCapabilities((1, 35, 0), NriVersion(0, 11), False, "go.mod of v1.35.6; 1.36.3 observed"),
             ReleaseCapabilities(
-                (1, 35, 0), NriVersion(0, 11), False, "go.mod of v1.35.6; 1.36.3 observed"
-            ),
-            ReleaseCapabilities(
-                (1, 37, 0),
-                NriVersion(0, 12),
-                False,
-                "v1.37.0 internal/nri/container.go sets no CDIDevices",
+                (1, 37, 0), NriVersion(0, 12), False, "v1.37.0 internal/nri/container.go sets no CDIDevices"
             ),
         ),
     ),

@@ -39,9 +39,7 @@ def claim(uid: str = "claim-a", consumer: str = POD) -> PreparedClaim:
         exclusive={"cpu": CpuSet.parse("2-3")},
         amounts={"numa1/memory": 256 * MI, "numa1/hugepages2Mi": 32 * MI},
     )
-    return PreparedClaim(
-        uid=uid, namespace="default", name=uid, devices=(prepared,), consumers=(consumer,)
-    )
+    return PreparedClaim(uid=uid, namespace="default", name=uid, devices=(prepared,), consumers=(consumer,))
 
 
 @dataclass
@@ -81,16 +79,12 @@ class Node:
         return path
 
     def scanner(self) -> CgroupScanner:
-        return CgroupScanner(
-            str(self.place / "cgroup"), str(self.place / "proc"), KIND, self.entries
-        )
+        return CgroupScanner(str(self.place / "cgroup"), str(self.place / "proc"), KIND, self.entries)
 
     def audit(self) -> list[Verdict]:
         scanner = self.scanner()
         driver = self.driver
-        return audit(
-            driver, driver.memory_policy, PreparedClaims(self.entries), scanner.pods(), scanner.read
-        )
+        return audit(driver, driver.memory_policy, PreparedClaims(self.entries), scanner.pods(), scanner.read)
 
 
 KIND = "dra.k8s.io/cpumem"

@@ -96,9 +96,7 @@ def test_sizes_that_no_claim_names_are_not_looked_at(tmp_path: Path) -> None:
     assert not any("64KB" in c.file for each in node.audit() for c in each.checks)
 
 
-def test_a_missing_cgroup_file_is_wrong_and_old_kernels_need_no_reservation_limit(
-    tmp_path: Path,
-) -> None:
+def test_a_missing_cgroup_file_is_wrong_and_old_kernels_need_no_reservation_limit(tmp_path: Path) -> None:
     node = as_it_must_be(tmp_path)
     node.file(POD_PATH, "hugetlb.2MB.rsvd.max").unlink()
     assert verdict(node, POD_PATH).right
@@ -143,9 +141,7 @@ def test_where_processes_cannot_be_seen_a_fitting_container_is_right(tmp_path: P
 def test_a_claim_of_one_request_is_looked_at_alone(tmp_path: Path) -> None:
     node = as_it_must_be(tmp_path)
     entry = node.entries[0]
-    more = PreparedDevice(
-        request="more", pool="n", device="numa1", amounts={"numa1/hugepages64Ki": 64 << 10}
-    )
+    more = PreparedDevice(request="more", pool="n", device="numa1", amounts={"numa1/hugepages64Ki": 64 << 10})
     node.entries = (msgspec.structs.replace(entry, devices=(*entry.devices, more)),)
     assert verdict(node, CLAIMED).right, "it uses the first request only"
     pod = verdict(node, POD_PATH)
@@ -165,9 +161,7 @@ def test_cgroupfs_paths_and_crio_names_are_understood(tmp_path: Path) -> None:
 def test_exclusive_cpus_of_memory_only_claims_are_the_shared_ones(tmp_path: Path) -> None:
     """A container that claims no CPUs stays with the shared ones, wherever its memory is."""
     node = as_it_must_be(tmp_path)
-    memory = PreparedDevice(
-        request="m", pool="n", device="numa0", amounts={"numa0/memory": 2 << 20}
-    )
+    memory = PreparedDevice(request="m", pool="n", device="numa0", amounts={"numa0/memory": 2 << 20})
     entry = msgspec.structs.replace(claim("claim-m", OTHER), devices=(memory,))
     node.entries = (*node.entries, entry)
     path = node.container(
@@ -176,9 +170,7 @@ def test_exclusive_cpus_of_memory_only_claims_are_the_shared_ones(tmp_path: Path
     )  # fmt: skip
     found = verdict(node, path)
     assert found.right, [str(c) for c in found.checks]
-    assert CpuSet.parse(next(c for c in found.checks if "cpus" in c.file).wanted) == CpuSet.parse(
-        "0-1"
-    )
+    assert CpuSet.parse(next(c for c in found.checks if "cpus" in c.file).wanted) == CpuSet.parse("0-1")
 
 
 def test_the_cpu_driver_is_audited_too(tmp_path: Path) -> None:

@@ -20,14 +20,7 @@ from drakit.drivers.cpumem.hugepages.usage import used_from_cgroups
 from drakit.drivers.cpumem.kinds import DRIVER
 from drakit.drivers.cpumem.settings import CpuMemConfig
 from drakit.kit.claims.checkpoint import Checkpoint
-from drakit.kit.driver import (
-    ClaimUse,
-    ContainerView,
-    Driver,
-    PreparedClaim,
-    PreparedClaims,
-    PreparedDevice,
-)
+from drakit.kit.driver import ClaimUse, ContainerView, Driver, PreparedClaim, PreparedClaims, PreparedDevice
 from drakit.kit.reconciler import PodView
 from drakit.machine.discover import discover
 from drakit.machine.model import HugepagePool
@@ -60,9 +53,7 @@ def test_slices_follow_what_was_obtained(tmp_path: Path) -> None:
     tree(tmp_path)
     settings = HugepageSettings(pools=PageCounts.parse("0:2Mi=300"))
     record = PoolRecord(str(tmp_path / "state"), "boot")
-    HugepagePools(
-        settings, discover(str(tmp_path)), SysfsPools(str(tmp_path)), record
-    ).set_static_sizes()
+    HugepagePools(settings, discover(str(tmp_path)), SysfsPools(str(tmp_path)), record).set_static_sizes()
     assert [n.hugepages[0].total for n in discover(str(tmp_path)).numa_nodes] == [300, 100]
 
 
@@ -170,8 +161,6 @@ async def test_the_pools_of_a_configuration(tmp_path: Path) -> None:
     machine, growth = machine_and_growth(config)
     assert machine.numa_nodes[1].hugepages[0].total == 102
     assert growth == {1: {2 * MI: 6}}
-    assert (
-        Checkpoint(config.checkpoint_dir(DRIVER)).load().entries == {}
-    )  # ours is no claim's record
+    assert Checkpoint(config.checkpoint_dir(DRIVER)).load().entries == {}  # ours is no claim's record
     await pools.restore()
     assert machine_and_growth(config)[1] == {1: {2 * MI: 8}}

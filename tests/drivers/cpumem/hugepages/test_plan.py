@@ -116,9 +116,7 @@ def test_an_interrupted_change_is_ours_only_as_far_as_it_was_asked_for(
 
 
 @given(situations())
-def test_reconciling_twice_is_reconciling_once(
-    situation: tuple[HugepagePool, OwnPages, Demand],
-) -> None:
+def test_reconciling_twice_is_reconciling_once(situation: tuple[HugepagePool, OwnPages, Demand]) -> None:
     pool, share, _ = situation
     once = reconciled(share, persistent(pool))
     assert reconciled(once, persistent(pool)) == once

@@ -95,9 +95,7 @@ class Bench:
         await self.pools.reconcile(NO_DRIVER, (), self.prepared_claims)
 
     def drop(self, uid: str) -> None:
-        self.prepared_claims = PreparedClaims(
-            entry for entry in self.prepared_claims if entry.uid != uid
-        )
+        self.prepared_claims = PreparedClaims(entry for entry in self.prepared_claims if entry.uid != uid)
 
     def size(self, key: PoolKey = SMALL) -> int:
         return self.kernel.pools[key].persistent
@@ -240,9 +238,7 @@ async def test_beyond_the_budget_nothing_is_tried(tmp_path: Path) -> None:
     assert bench.kernel.writes == []
 
 
-async def test_pages_taken_by_a_host_process_are_made_good_within_the_budget(
-    tmp_path: Path,
-) -> None:
+async def test_pages_taken_by_a_host_process_are_made_good_within_the_budget(tmp_path: Path) -> None:
     bench = Bench(str(tmp_path), kernel(small=10), growth("0:2Mi=50"))
     bench.kernel.pools[SMALL].used = 8
     await bench.provide(claim("a", small=10))
@@ -312,9 +308,7 @@ async def test_a_restarted_driver_knows_its_pages(tmp_path: Path) -> None:
     assert bench.size() == 10
 
 
-async def test_after_a_reboot_nothing_is_ours_and_live_claims_get_their_pages(
-    tmp_path: Path,
-) -> None:
+async def test_after_a_reboot_nothing_is_ours_and_live_claims_get_their_pages(tmp_path: Path) -> None:
     bench = Bench(str(tmp_path), kernel(small=10), growth("0:2Mi=50", shrink_after=0))
     await bench.provide(claim("a", small=30))
     bench.kernel.pools[SMALL].persistent = 25  # now of the kernel's command line
@@ -372,9 +366,7 @@ async def test_a_claim_that_is_gone_is_forgotten(tmp_path: Path) -> None:
     assert bench.record().load().served == {"b", "c"}
 
 
-async def test_a_claim_just_provided_for_keeps_its_pages_until_it_is_written_down(
-    tmp_path: Path,
-) -> None:
+async def test_a_claim_just_provided_for_keeps_its_pages_until_it_is_written_down(tmp_path: Path) -> None:
     bench = Bench(str(tmp_path), kernel(), growth("0:2Mi=20", shrink_after=0))
     await bench.pools.provision(NO_DRIVER, claim("a", small=5), bench.prepared_claims)
     await bench.settle()
@@ -447,9 +439,7 @@ async def test_the_budget_and_the_pages_in_use_are_kept_whatever_happens(
         names = iter(range(1000))
 
         def check() -> None:
-            claimed = sum(
-                g.amounts["numa0/hugepages2Mi"] for e in bench.prepared_claims for g in e.devices
-            )
+            claimed = sum(g.amounts["numa0/hugepages2Mi"] for e in bench.prepared_claims for g in e.devices)
             assert BASE <= pool.persistent <= BASE + BUDGET
             assert pool.persistent >= pool.used
             assert claimed // (2 * MI) <= pool.persistent
@@ -489,15 +479,11 @@ async def test_the_budget_and_the_pages_in_use_are_kept_whatever_happens(
 
 
 def _claimed(bench: Bench) -> int:
-    return sum(
-        g.amounts["numa0/hugepages2Mi"] for e in bench.prepared_claims for g in e.devices
-    ) // (2 * MI)
+    return sum(g.amounts["numa0/hugepages2Mi"] for e in bench.prepared_claims for g in e.devices) // (2 * MI)
 
 
 @pytest.mark.parametrize("shrinking", [False, True])
-async def test_a_crash_at_every_file_system_step_loses_no_page(
-    tmp_path: Path, shrinking: bool
-) -> None:
+async def test_a_crash_at_every_file_system_step_loses_no_page(tmp_path: Path, shrinking: bool) -> None:
     """The record is written before and after each change: whichever is there tells the truth."""
     for fatal in range(40):
         where = tmp_path / str(fatal)
@@ -564,9 +550,7 @@ def test_a_growth_during_discovery_is_never_offered_twice(tmp_path: Path) -> Non
 # -- promises ---------------------------------------------------------------------------------------
 
 
-async def test_promised_pages_are_grown_stay_and_must_be_free_when_the_pod_comes(
-    tmp_path: Path,
-) -> None:
+async def test_promised_pages_are_grown_stay_and_must_be_free_when_the_pod_comes(tmp_path: Path) -> None:
     bench = Bench(str(tmp_path), kernel(), growth("0:2Mi=50", shrink_after=0))
     wanted = claim("a", small=20)
     await bench.pools.reserve(NO_DRIVER, wanted, bench.prepared_claims)

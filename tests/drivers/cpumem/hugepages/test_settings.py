@@ -32,10 +32,7 @@ def machine(*pools: tuple[HugepagePool, ...], memory: int = 64 * GI) -> Machine:
     return replace(made, numa_nodes=nodes)
 
 
-TWO_NODES = machine(
-    (HugepagePool(2 * MI, 0, 0), HugepagePool(GI, 0, 0)),
-    (HugepagePool(2 * MI, 0, 0),),
-)
+TWO_NODES = machine((HugepagePool(2 * MI, 0, 0), HugepagePool(GI, 0, 0)), (HugepagePool(2 * MI, 0, 0),))
 
 
 @given(st.integers(10, 40))
@@ -110,9 +107,7 @@ def test_settings_that_do_not_fit_the_machine_are_reported() -> None:
     assert "NUMA node 7, which this machine does not have" in said[0]
     assert "1Gi pages on NUMA node 1" in said[1]
     assert "65Gi on NUMA node 0, which has 65536Mi" in said[2]
-    assert not list(
-        configuration_warnings(HugepageSettings(pools=PageCounts.parse("*:2Mi=1")), TWO_NODES)
-    )
+    assert not list(configuration_warnings(HugepageSettings(pools=PageCounts.parse("*:2Mi=1")), TWO_NODES))
 
 
 @given(

@@ -37,9 +37,7 @@ _pages = st.dictionaries(st.sampled_from(["2MB", "1GB", "64KB"]), _amounts, max_
 def pod_facts(draw: st.DrawFn) -> PodFacts:
     """A pod as the kubelet and the scheduler could have made it."""
     uid = str(draw(st.uuids()))
-    where = place(
-        uid, draw(st.sampled_from(QosClass)), draw(st.sampled_from(["/kubepods", "/k/x"]))
-    )
+    where = place(uid, draw(st.sampled_from(QosClass)), draw(st.sampled_from(["/kubepods", "/k/x"])))
     shares = [
         MemoryShare(f"{uid}/{number}", draw(_amounts), draw(_pages))
         for number in range(draw(st.integers(0, 3)))

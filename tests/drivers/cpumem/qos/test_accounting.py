@@ -29,6 +29,4 @@ def test_vector_1_the_word_counts_among_the_options_of_the_super_block_only(
 ) -> None:
     (tmp_path / "proc" / "1").mkdir(parents=True)
     (tmp_path / "proc" / "1" / "mountinfo").write_text(line + "\n")
-    assert (
-        read_cgroups(Reader(str(tmp_path), WarningCollector())).memory_hugetlb_accounting is charged
-    )
+    assert read_cgroups(Reader(str(tmp_path), WarningCollector())).memory_hugetlb_accounting is charged

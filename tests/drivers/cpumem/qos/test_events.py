@@ -44,10 +44,7 @@ class Bed:
     def __init__(self) -> None:
         self.server, self.now, self.ownership = Server(), 0.0, Ownership()
         self.reconciler = OwnershipEvents(
-            lambda: cast("Client", self.server),
-            "node-1",
-            lambda: self.ownership,
-            lambda: self.now,
+            lambda: cast("Client", self.server), "node-1", lambda: self.ownership, lambda: self.now
         )
 
     async def settle(self) -> None:
@@ -69,20 +66,13 @@ async def test_each_sentence_is_told_once(bed: Bed) -> None:
     (event,) = bed.server.events
     assert (event["type"], event["reason"]) == ("Normal", "MemoryQoSYielded")
     assert event["message"] == "memory.high is the kubelet's"
-    assert event["involvedObject"] == {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "name": "node-1",
-        "uid": "node-1",
-    }
+    assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-1"}
 
 
 async def test_a_contradiction_is_a_warning(bed: Bed) -> None:
     bed.ownership = Ownership(conflicts=("both write cpuset.mems",))
     await bed.settle()
-    assert [(e["type"], e["reason"]) for e in bed.server.events] == [
-        ("Warning", "MemoryQoSConflict")
-    ]
+    assert [(e["type"], e["reason"]) for e in bed.server.events] == [("Warning", "MemoryQoSConflict")]
 
 
 async def test_a_server_that_is_away_is_asked_again_in_a_minute(bed: Bed) -> None:

@@ -15,12 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from drakit.drivers.cpumem.qos import kubeletconfig
-from drakit.drivers.cpumem.qos.kubeletconfig import (
-    KubeletConfig,
-    KubeletConfigError,
-    KubeletFiles,
-    parse,
-)
+from drakit.drivers.cpumem.qos.kubeletconfig import KubeletConfig, KubeletConfigError, KubeletFiles, parse
 from drakit.drivers.cpumem.qos.ownership import OwnershipReader, allocatable_memory
 from drakit.kit.config.options import HostOptions
 
@@ -34,9 +29,7 @@ def _files(tmp_path: Path) -> KubeletFiles:
 
 def write(files: KubeletFiles, main: str | bytes | None = None, **drop_ins: str | bytes) -> None:
     """The file, and drop-ins by name, where ``__`` stands for a slash and ``.conf`` is added."""
-    texts = {
-        os.path.join(files.drop_in_dir, *k.split("__")) + ".conf": drop_ins[k] for k in drop_ins
-    }
+    texts = {os.path.join(files.drop_in_dir, *k.split("__")) + ".conf": drop_ins[k] for k in drop_ins}
     if main is not None:
         texts[files.path] = main
     for path, text in texts.items():
@@ -106,9 +99,7 @@ def test_subdirectories_are_in_the_place_of_their_name(files: KubeletFiles) -> N
 
 @given(
     st.lists(
-        st.lists(st.text("ab.-0~é", min_size=1, max_size=3), min_size=1, max_size=3),
-        min_size=1,
-        max_size=8,
+        st.lists(st.text("ab.-0~é", min_size=1, max_size=3), min_size=1, max_size=3), min_size=1, max_size=8
     )
 )
 def test_the_last_in_the_order_of_names_wins(paths: list[list[str]]) -> None:
@@ -208,9 +199,7 @@ def test_merging_is_that_of_json_merge_patch(main: Any, parts: list[Any]) -> Non
 
 
 @pytest.mark.parametrize(("text", "factor"), [("9e-1", 0.9), ("0.5", 0.5), ("5E-1", 0.5)])
-def test_a_number_with_an_exponent_is_a_number(
-    files: KubeletFiles, text: str, factor: float
-) -> None:
+def test_a_number_with_an_exponent_is_a_number(files: KubeletFiles, text: str, factor: float) -> None:
     write(files, f"memoryThrottlingFactor: {text}\n")
     assert read(files).memory_throttling_factor == factor
 
@@ -247,9 +236,7 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize("text", GARBAGE, ids=lambda text: repr(text[:20]))
-def test_an_invalid_configuration_is_reported_with_its_file(
-    files: KubeletFiles, text: str | bytes
-) -> None:
+def test_an_invalid_configuration_is_reported_with_its_file(files: KubeletFiles, text: str | bytes) -> None:
     write(files, text)
     assert "config.yaml" in told(files)
     write(files, "", one="", two=text, three="")
@@ -285,9 +272,7 @@ def test_files_together_have_a_largest_size(files: KubeletFiles) -> None:
     assert "two.conf cannot be read: with the files before it" in told(files)
 
 
-def test_a_directory_has_a_largest_size(
-    files: KubeletFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_has_a_largest_size(files: KubeletFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kubeletconfig, "MOST_ENTRIES", 3)
     write(files, None, a="", b__c="")
     assert len(names(files)) == 2
@@ -360,9 +345,7 @@ def test_odd_names_cannot_forge_lines(files: KubeletFiles) -> None:
         os.unlink(path)
 
 
-@given(
-    st.dictionaries(st.text(max_size=5), st.one_of(st.none(), st.integers(), st.text(max_size=3)))
-)
+@given(st.dictionaries(st.text(max_size=5), st.one_of(st.none(), st.integers(), st.text(max_size=3))))
 def test_unknown_fields_are_none_of_our_business(fields: dict[str, Any]) -> None:
     fields.pop("kubeletconfig", None)
     assert parse(fields, "test") == KubeletConfig()

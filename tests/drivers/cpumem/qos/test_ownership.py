@@ -51,13 +51,10 @@ def test_vector_13_a_tiered_kubelet_leaves_nothing_to_protect() -> None:
     container = ContainerFacts((claim,), request=GI, limit=2 * GI, path="kubepods/c")
     pods = [PodFacts(place("1", B), (claim,), (container,), request=GI)]
     tiered = decide(
-        kubelet(memoryReservationPolicy="TieredReservation", memoryThrottlingFactor=0.9),
-        mapped=False,
+        kubelet(memoryReservationPolicy="TieredReservation", memoryThrottlingFactor=0.9), mapped=False
     )
     policy = MemoryQosPolicy(mode="all", throttling_factor=0.8, page_limits=False)
-    yielding = MemoryQosPolicy(
-        mode="all", throttling_factor=0.8, page_limits=False, kubelets=tiered.kubelets
-    )
+    yielding = MemoryQosPolicy(mode="all", throttling_factor=0.8, page_limits=False, kubelets=tiered.kubelets)
     assert plan(yielding, pods) == QosPlan()
     assert plan(policy, pods) != QosPlan()
     assert any("TieredReservation" in reason for reason in tiered.reasons)
@@ -85,9 +82,7 @@ def test_the_memory_manager_is_a_conflict() -> None:
         ({"evictionHard": {}, "systemReserved": {"memory": "100Gi"}}, 0),
     ],
 )
-def test_allocatable_memory_as_the_kubelet_computes_it(
-    fields: dict[str, Any], allocatable: int
-) -> None:
+def test_allocatable_memory_as_the_kubelet_computes_it(fields: dict[str, Any], allocatable: int) -> None:
     assert allocatable_memory(kubelet(**fields), 64 * GI, 2 * GI) == allocatable
 
 

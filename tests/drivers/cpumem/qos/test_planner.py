@@ -150,12 +150,7 @@ def test_also_above_kubepods_but_only_as_a_floor() -> None:
 
 
 def test_soft_protection_uses_memory_low_only() -> None:
-    made = plan(
-        MemoryQosPolicy(protection="soft"),
-        [
-            pod_with_claim(G),
-        ],
-    )
+    made = plan(MemoryQosPolicy(protection="soft"), [pod_with_claim(G)])
     assert {file for values in made.everything().values() for file in values} == {LOW}
 
 
@@ -178,9 +173,7 @@ def test_root_has_guaranteed_in_min_and_burstable_in_low() -> None:
 
 def test_claims_mode_protects_claims_and_not_requests() -> None:
     claim = share("c", MI)
-    pod = PodFacts(
-        place("1", B), (claim,), (ContainerFacts((claim,), request=GI, limit=2 * GI),), request=GI
-    )
+    pod = PodFacts(place("1", B), (claim,), (ContainerFacts((claim,), request=GI, limit=2 * GI),), request=GI)
     other = PodFacts(place("2", G), request=GI)
     assert plan(MemoryQosPolicy(mode="claims"), [pod, other]).tree["kubepods"] == {LOW: str(MI)}
     assert plan(MemoryQosPolicy(mode="all"), [pod, other]).tree["kubepods"] == {
@@ -233,9 +226,7 @@ def test_vector_5_classic_pages_beside_a_memory_claim_are_left_alone() -> None:
     claim = share("c", 64 * MI)
     container = ContainerFacts((claim,), classic_pages={"2MB": 256 * MI}, path="kubepods/c")
     pod = PodFacts(place("1", B), (claim,), (container,), classic_pages={"2MB": 256 * MI})
-    files = {
-        file for values in plan(MemoryQosPolicy(), [pod]).everything().values() for file in values
-    }
+    files = {file for values in plan(MemoryQosPolicy(), [pod]).everything().values() for file in values}
     assert files == {LOW}
 
 
@@ -269,10 +260,7 @@ def test_the_root_has_room_for_the_pages_of_all_pods() -> None:
 def test_pages_are_left_to_a_kubelet_that_counts_them() -> None:
     claim = share("c", MI, {"2MB": 4 * MI})
     pod = PodFacts(place("1", E), (claim,), (ContainerFacts((claim,), path="kubepods/c"),))
-    for policy in (
-        MemoryQosPolicy(kubelets=frozenset({Knob.HUGEPAGES})),
-        MemoryQosPolicy(page_limits=False),
-    ):
+    for policy in (MemoryQosPolicy(kubelets=frozenset({Knob.HUGEPAGES})), MemoryQosPolicy(page_limits=False)):
         made = plan(policy, [pod])
         files = {file for values in made.everything().values() for file in values}
         assert files == {MIN}
@@ -297,13 +285,9 @@ def test_admin_access_and_nothing_at_all_hold_nothing() -> None:
     held = {"numa0/memory": MI, "numa0/hugepages2Mi": 2 * MI}
     prepared_devices = (
         PreparedDevice(request="a", pool="n", device="numa0", admin_access=True, amounts=held),
-        PreparedDevice(
-            request="b", pool="n", device="numa0", amounts={"numa0/cpu": 4, "numa0/memory": 0}
-        ),
+        PreparedDevice(request="b", pool="n", device="numa0", amounts={"numa0/cpu": 4, "numa0/memory": 0}),
     )
-    assert (
-        shares_of(PreparedClaim(uid="u", namespace="n", name="c", devices=prepared_devices)) == ()
-    )
+    assert shares_of(PreparedClaim(uid="u", namespace="n", name="c", devices=prepared_devices)) == ()
 
 
 # -- properties -----------------------------------------------------------------------------------------
@@ -315,10 +299,7 @@ def test_children_never_exceed_their_parents_protection(
 ) -> None:
     made = plan(policy, pods)
     every = made.everything()
-    known = {
-        path: {**made.floors.get(path, {}), **every.get(path, {})}
-        for path in {*made.floors, *every}
-    }
+    known = {path: {**made.floors.get(path, {}), **every.get(path, {})} for path in {*made.floors, *every}}
     for path, values in every.items():
         parent = path.rpartition("/")[0]
         for file in (MIN, LOW):
@@ -393,9 +374,7 @@ def test_what_is_the_kubelets_is_never_planned(
 
 
 @given(policies(), nodes())
-def test_a_throttle_is_never_below_what_is_protected(
-    policy: MemoryQosPolicy, pods: list[PodFacts]
-) -> None:
+def test_a_throttle_is_never_below_what_is_protected(policy: MemoryQosPolicy, pods: list[PodFacts]) -> None:
     for values in plan(policy, pods).everything().values():
         if HIGH in values:
             assert int(values[HIGH]) >= max(int(values.get(MIN, 0)), int(values.get(LOW, 0)))

@@ -57,15 +57,11 @@ class MemoryDriver:
     def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
         raise NotImplementedError
 
-    def enforce(
-        self, container: ContainerView, prepared_claims: PreparedClaims
-    ) -> DesiredResources:
+    def enforce(self, container: ContainerView, prepared_claims: PreparedClaims) -> DesiredResources:
         place = pod_cgroup(container.cgroup_parent, container.pod_uid)
         assert place is not None
         shares = tuple(s for use in container.uses for s in shares_of(use.claim, use.devices))
-        facts = ContainerFacts(
-            shares, limit=container.memory_limit, classic_pages=container.hugepage_limits
-        )
+        facts = ContainerFacts(shares, limit=container.memory_limit, classic_pages=container.hugepage_limits)
         return DesiredResources(unified=container_values(self.policy, place.qos_class, facts))
 
 
@@ -90,11 +86,7 @@ def view(uid: str, qos_class: QosClass, *containers: ContainerView) -> PodView:
 
 
 def container(
-    name: str,
-    pod: str,
-    entries: Iterable[PreparedClaim] = (),
-    pages: int = 0,
-    limit: int | None = None,
+    name: str, pod: str, entries: Iterable[PreparedClaim] = (), pages: int = 0, limit: int | None = None
 ) -> ContainerView:
     uses = tuple(ClaimUse(entry, entry.devices, pod, f"ns/p{pod}") for entry in entries)
     return ContainerView(
@@ -122,10 +114,7 @@ class Node:
 
     def restart(self) -> None:
         self.writer = CgroupWriter(
-            self.tree.root,
-            CgroupRecord(self.record, "boot"),
-            page_size=4096,
-            clock=lambda: self.now,
+            self.tree.root, CgroupRecord(self.record, "boot"), page_size=4096, clock=lambda: self.now
         )
 
         async def specs(uids: Iterable[str]) -> Mapping[str, PodRequests]:
@@ -265,11 +254,7 @@ async def test_a_claim_is_one_pods(node: Node) -> None:
 
 def replace_consumers(entry: PreparedClaim, consumers: tuple[str, ...]) -> PreparedClaim:
     return PreparedClaim(
-        uid=entry.uid,
-        namespace=entry.namespace,
-        name=entry.name,
-        devices=entry.devices,
-        consumers=consumers,
+        uid=entry.uid, namespace=entry.namespace, name=entry.name, devices=entry.devices, consumers=consumers
     )
 
 
@@ -354,9 +339,7 @@ async def test_any_life_of_pods_ends_as_it_began(
         else:
             uid, qos_class = f"n{step}", rng.choice(list(QosClass))
             node.tree.make(parent(uid, qos_class)[1:])
-            entry = claim(
-                f"c{step}", uid, memory=rng.randrange(8) * MI, pages=rng.randrange(3) * 2 * MI
-            )
+            entry = claim(f"c{step}", uid, memory=rng.randrange(8) * MI, pages=rng.randrange(3) * 2 * MI)
             alive[uid] = (qos_class, entry)
         if rng.random() < 0.2:
             node.restart()
@@ -392,11 +375,7 @@ def test_vector_9_a_kubelets_memory_min_of_0_ends_as_ours() -> None:
     theirs = Resources(unified={MIN: "0", LOW: "0"}, memory_limit=GI)
     (part,) = names.requests_of(entry)
     reported = NriContainer(
-        id="c",
-        pod_id="sandbox",
-        name="c",
-        resources=theirs,
-        cdi_devices=(names.qualified_name(KIND, part),),
+        id="c", pod_id="sandbox", name="c", resources=theirs, cdi_devices=(names.qualified_name(KIND, part),)
     )
     created = enforcer.create(pod, reported)
     assert created.resources.over(theirs).unified == {MIN: str(64 * MI), LOW: "0"}

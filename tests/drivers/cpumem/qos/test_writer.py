@@ -87,9 +87,7 @@ def test_only_differences_are_written(world: World, writes: list[tuple[str, str]
     assert [world.tree.get(path, MIN) for path in (ROOT, SLICE, POD)] == ["8192"] * 3
 
 
-def test_raised_from_the_top_and_lowered_from_the_bottom(
-    world: World, writes: list[tuple[str, str]]
-) -> None:
+def test_raised_from_the_top_and_lowered_from_the_bottom(world: World, writes: list[tuple[str, str]]) -> None:
     world.apply(chain(8192))
     assert [path for path, _ in writes] == [f"{path}/{MIN}" for path in (ROOT, SLICE, POD)]
     writes.clear()
@@ -102,10 +100,7 @@ def test_raised_from_the_top_and_lowered_from_the_bottom(
 
 def test_both_limits_of_pages_in_their_order(world: World, writes: list[tuple[str, str]]) -> None:
     world.apply({POD: {"hugetlb.2MB.rsvd.max": "4194304", "hugetlb.2MB.max": "4194304"}})
-    assert [path.rpartition("/")[2] for path, _ in writes] == [
-        "hugetlb.2MB.rsvd.max",
-        "hugetlb.2MB.max",
-    ]
+    assert [path.rpartition("/")[2] for path, _ in writes] == ["hugetlb.2MB.rsvd.max", "hugetlb.2MB.max"]
 
 
 def test_what_was_there_is_put_back(world: World) -> None:
@@ -258,9 +253,7 @@ def test_an_unreadable_record_is_reported_and_does_not_stop(
     assert len(json.loads(Path(world.path).read_bytes())["files"]) == 3
 
 
-def test_nothing_is_set_that_cannot_be_remembered(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_set_that_cannot_be_remembered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     before = world.tree.snapshot()
 
     def full(name: str, path: str) -> None:
@@ -387,9 +380,7 @@ def test_what_systemd_resets_with_pods_is_set_again_without_limit(world: World) 
     assert world.writer.counts.foreign == 0
 
 
-def test_what_systemd_resets_in_a_slice_is_set_again_at_any_time_without_limit(
-    world: World,
-) -> None:
+def test_what_systemd_resets_in_a_slice_is_set_again_at_any_time_without_limit(world: World) -> None:
     """``systemctl daemon-reload`` writes the defaults of every slice; a package upgrade runs it often."""
     pod = world.tree.make("kubepods.slice/kubepods-pod1.slice")
     plan = {path: {MIN: "8192"} for path in ("kubepods.slice", pod)}

@@ -106,9 +106,7 @@ def test_well_typed_expressions_that_validation_rejects(text: str) -> None:
         validate(root, checked)
 
 
-@pytest.mark.parametrize(
-    "text", ["'%s %d'.format(['a', 1])", "[1, 2]", "[optional.of(1), optional.none()]"]
-)
+@pytest.mark.parametrize("text", ["'%s %d'.format(['a', 1])", "[1, 2]", "[optional.of(1), optional.none()]"])
 def test_well_typed_expressions_that_validation_accepts(text: str) -> None:
     root = parse(text)
     validate(root, check(root, STORED))

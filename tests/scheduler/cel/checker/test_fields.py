@@ -24,10 +24,7 @@ def test_every_notation_names_the_same_field(text: str) -> None:
 
 
 def test_an_expression_that_uses_device_in_another_way_has_no_list_of_fields() -> None:
-    for text in (
-        "device.attributes['d'].exists(k, true)",
-        "device.attributes[device.driver].m == 1",
-    ):
+    for text in ("device.attributes['d'].exists(k, true)", "device.attributes[device.driver].m == 1"):
         assert all_fields(parse(text)) is None
     both = parse("device.driver == 'x' && device.capacity['d'].k.isInteger()")
     assert all_fields(both) == {Field("driver", "", ""), Field("capacity", "d", "k")}

@@ -8,12 +8,7 @@ from hypothesis import strategies as st
 from drakit.core.quantity import Quantity
 from drakit.scheduler.cel.stdlib import quantities, semver
 from drakit.scheduler.cel.stdlib.strings import shortest_float
-from drakit.scheduler.cel.stdlib.times import (
-    duration_text,
-    parse_duration,
-    parse_timestamp,
-    timestamp_text,
-)
+from drakit.scheduler.cel.stdlib.times import duration_text, parse_duration, parse_timestamp, timestamp_text
 from drakit.scheduler.cel.values import Duration, Timestamp
 
 SECOND = 10**9
@@ -55,9 +50,6 @@ def test_versions_round_trip_and_are_ordered(a: semver.Semver, b: semver.Semver)
 
 
 def test_whether_a_quantity_is_an_integer_depends_on_its_text() -> None:
-    found = {
-        text: quantities.amount(text).integral
-        for text in ("1", "1Gi", "0.5Gi", "1000m", "123456Gi")
-    }
+    found = {text: quantities.amount(text).integral for text in ("1", "1Gi", "0.5Gi", "1000m", "123456Gi")}
     assert found == {"1": True, "1Gi": True, "0.5Gi": False, "1000m": False, "123456Gi": False}
     assert quantities.stored(Quantity("1000m")).integral  # stored as 1

@@ -56,12 +56,7 @@ def test_strings_round_trip_through_escapes(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [
-        (r'"a\n\t\\\""', 'a\n\t\\"'),
-        (r"'\x41\101'", "AA"),
-        (r"r'\n'", "\\n"),
-        ("'''a'b\r\nc'''", "a'b\nc"),
-    ],
+    [(r'"a\n\t\\\""', 'a\n\t\\"'), (r"'\x41\101'", "AA"), (r"r'\n'", "\\n"), ("'''a'b\r\nc'''", "a'b\nc")],
 )
 def test_string_literals(text: str, value: str) -> None:
     assert lexer.string(text, 0) == value

@@ -16,13 +16,7 @@ def written(node: tree.Expr) -> str:
     """The expression as fully parenthesized text."""
     match node:
         case tree.LiteralExpr(value):
-            return (
-                str(value).lower()
-                if isinstance(value, bool)
-                else "null"
-                if value is None
-                else repr(value)
-            )
+            return str(value).lower() if isinstance(value, bool) else "null" if value is None else repr(value)
         case tree.IdentExpr(name):
             return name
         case tree.SelectExpr(operand, field, test):

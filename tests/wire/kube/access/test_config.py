@@ -14,12 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drakit.wire.kube import ConfigError, CredentialError, find_cluster, in_cluster
-from drakit.wire.kube.access.credentials import (
-    Certificate,
-    Credential,
-    Fixed,
-    TokenFile,
-)
+from drakit.wire.kube.access.credentials import Certificate, Credential, Fixed, TokenFile
 from drakit.wire.kube.access.exec_plugin import ExecPlugin
 from drakit.wire.kube.access.kubeconfig import load
 from drakit.wire.kube.access.tls import Trust
@@ -124,9 +119,7 @@ def test_authorities(tmp_path: Path) -> None:
     assert load([write(tmp_path / "c", kubeconfig(beside | inline))]).trust == Trust(data="PEM")
 
 
-def test_skipping_verification_works_and_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_skipping_verification_works_and_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         cluster = load([write(tmp_path / "c", kubeconfig({"insecure-skip-tls-verify": True}))])
     assert cluster.trust == Trust(insecure=True)
@@ -169,9 +162,7 @@ async def test_exec(tmp_path: Path) -> None:
 def test_several_files_first_wins(tmp_path: Path) -> None:
     one = write(tmp_path / "1", {"current-context": "c", "contexts": kubeconfig()["contexts"]})
     two = write(tmp_path / "2", kubeconfig({"server": "https://two"}, {"token": "2"}))
-    three = write(
-        tmp_path / "3", kubeconfig({"server": "https://three"}) | {"current-context": "x"}
-    )
+    three = write(tmp_path / "3", kubeconfig({"server": "https://three"}) | {"current-context": "x"})
     cluster = load([str(tmp_path / "absent"), one, two, three])
     assert str(cluster.endpoint) == "https://two"
 
@@ -193,9 +184,7 @@ def test_several_files_first_wins(tmp_path: Path) -> None:
         (kubeconfig(user={"auth-provider": {"name": "gcp"}}), "auth-provider"),
         (
             kubeconfig(
-                user={
-                    "exec": {"command": "x", "apiVersion": "client.authentication.k8s.io/v1alpha1"}
-                }
+                user={"exec": {"command": "x", "apiVersion": "client.authentication.k8s.io/v1alpha1"}}
             ),
             "v1alpha1",
         ),

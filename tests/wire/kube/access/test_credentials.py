@@ -9,12 +9,7 @@ from pathlib import Path
 import pytest
 
 from drakit.wire.kube import CredentialError
-from drakit.wire.kube.access.credentials import (
-    Certificate,
-    Credential,
-    Fixed,
-    TokenFile,
-)
+from drakit.wire.kube.access.credentials import Certificate, Credential, Fixed, TokenFile
 from drakit.wire.kube.access.exec_plugin import API_VERSIONS, ExecCommand, ExecPlugin, read_answer
 
 
@@ -142,10 +137,7 @@ print(json.dumps(dict(apiVersion=version, kind="ExecCredential", status=dict(tok
 """
     base = plugin_command(tmp_path, body)
     command = ExecCommand(
-        base.command,
-        (*base.arguments, "--x", "y z"),
-        {"REGION": "north"},
-        cluster={"server": "https://h"},
+        base.command, (*base.arguments, "--x", "y z"), {"REGION": "north"}, cluster={"server": "https://h"}
     )
     assert (await ExecPlugin(command).current()).token == "t"
     info, region, arguments = json.loads(out.read_text())
@@ -171,9 +163,7 @@ async def test_a_failing_plugin_is_named(tmp_path: Path, body: str, message: str
 
 async def test_a_missing_plugin_comes_with_its_hint() -> None:
     command = ExecCommand("/nonexistent/plugin", install_hint="Get it from the shop.")
-    with pytest.raises(
-        CredentialError, match=r"No such file or directory\. Get it from the shop\."
-    ):
+    with pytest.raises(CredentialError, match=r"No such file or directory\. Get it from the shop\."):
         await ExecPlugin(command).current()
 
 

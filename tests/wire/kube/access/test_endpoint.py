@@ -77,7 +77,5 @@ def test_parse_never_lets_anything_through_that_splits_a_request(tail: str) -> N
         endpoint = Endpoint.parse("https://host" + tail)
     except ConfigError:
         return
-    assert not any(
-        sign.isspace() or ord(sign) < 33 for sign in endpoint.authority + endpoint.prefix
-    )
+    assert not any(sign.isspace() or ord(sign) < 33 for sign in endpoint.authority + endpoint.prefix)
     assert urlsplit(str(endpoint)).hostname == endpoint.host.lower()

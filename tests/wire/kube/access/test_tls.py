@@ -20,11 +20,7 @@ from drakit.wire.kube import (
 )
 from drakit.wire.kube.access.credentials import Certificate, Credential, Fixed
 from drakit.wire.kube.access.kubeconfig import load
-from drakit.wire.kube.access.tls import (
-    TlsContexts,
-    Trust,
-    make_context,
-)
+from drakit.wire.kube.access.tls import TlsContexts, Trust, make_context
 
 pytestmark = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="needs the openssl command to make certificates"
@@ -140,9 +136,7 @@ async def test_client_certificates(authority: Authority, stranger: Authority) ->
                 await version_from(server, trust, certificate=presented)
 
 
-async def test_the_kubeconfig_of_the_fake_works_over_tls(
-    authority: Authority, tmp_path: Path
-) -> None:
+async def test_the_kubeconfig_of_the_fake_works_over_tls(authority: Authority, tmp_path: Path) -> None:
     context = server_context(authority, "IP:127.0.0.1")
     async with FakeApiServer(tls=context, authority=str(authority.path), tokens={"t"}) as server:
         path = tmp_path / "kubeconfig"
@@ -164,9 +158,7 @@ async def test_a_replaced_authority_is_noticed(
     replacement.replace(mounted)
     second = contexts.context(None)
     assert second is not first
-    assert [c["subject"] for c in second.get_ca_certs()] != [
-        c["subject"] for c in first.get_ca_certs()
-    ]
+    assert [c["subject"] for c in second.get_ca_certs()] != [c["subject"] for c in first.get_ca_certs()]
 
 
 def test_only_the_cluster_is_in_the_context(authority: Authority) -> None:
@@ -186,17 +178,7 @@ def test_unusable_files_are_named(authority: Authority, tmp_path: Path) -> None:
         make_context(Trust(file=str(authority.path)), Certificate(b"x", b"y"))
     encrypted = tmp_path / "encrypted.key"
     subprocess.run(
-        [
-            "openssl",
-            "ec",
-            "-aes256",
-            "-passout",
-            "pass:secret",
-            "-in",
-            authority.key,
-            "-out",
-            encrypted,
-        ],
+        ["openssl", "ec", "-aes256", "-passout", "pass:secret", "-in", authority.key, "-out", encrypted],
         check=True,
         capture_output=True,
     )

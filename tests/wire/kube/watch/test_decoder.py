@@ -27,9 +27,7 @@ def test_any_cut_of_the_stream_gives_the_same_lines(lines: list[bytes], places: 
 
 
 @given(st.integers(1, 50), st.lists(st.integers(0, 10_000), max_size=30))
-def test_a_line_beyond_the_limit_is_rejected_before_it_is_held(
-    limit: int, places: list[int]
-) -> None:
+def test_a_line_beyond_the_limit_is_rejected_before_it_is_held(limit: int, places: list[int]) -> None:
     splitter = LineSplitter(limit)
     assert list(splitter.feed(b"x" * limit + b"\n")) == [b"x" * limit]
     with pytest.raises(ProtocolError, match="larger"):
@@ -49,8 +47,7 @@ def test_events(kind: EventKind) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "reason", "error"),
-    [(410, "Expired", GoneError), (410, "Gone", GoneError), (500, "X", ApiError)],
+    ("code", "reason", "error"), [(410, "Expired", GoneError), (410, "Gone", GoneError), (500, "X", ApiError)]
 )
 def test_error_events_are_raised(code: int, reason: str, error: type[ApiError]) -> None:
     status = {"kind": "Status", "code": code, "reason": reason, "message": "too old"}

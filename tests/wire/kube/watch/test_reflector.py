@@ -26,11 +26,7 @@ class Watcher:
         self.changes: list[ObjectChange[ResourceSlice]] = []
         self.changed = asyncio.Event()
         self.reflector = Reflector(
-            client,
-            SLICES,
-            selection_of(WORD),
-            listener=self._told,
-            backoff=Backoff(0.001, 0.01),
+            client, SLICES, selection_of(WORD), listener=self._told, backoff=Backoff(0.001, 0.01)
         )
 
     def _told(self, change: ObjectChange[ResourceSlice]) -> None:
@@ -160,9 +156,7 @@ async def test_a_history_compacted_during_a_watch() -> None:
         server.compact()
         await watcher.until(watcher.equal)
         assert watcher.reflector.lists == 2
-        assert watcher.reflector.last_error is None or isinstance(
-            watcher.reflector.last_error, GoneError
-        )
+        assert watcher.reflector.last_error is None or isinstance(watcher.reflector.last_error, GoneError)
 
 
 async def test_a_silent_watch_is_not_trusted() -> None:
@@ -349,9 +343,7 @@ def deep_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("deep_answers")
 @pytest.mark.parametrize("odd", ["deep", "malformed"])
-async def test_an_undecodable_claim_does_not_hide_others(
-    odd: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_undecodable_claim_does_not_hide_others(odd: str, caplog: pytest.LogCaptureFixture) -> None:
     skipped = itertools.count(1)
     server = FakeApiServer()
     server.add("resourceclaims", odd_claims()[odd], namespace="default")
@@ -392,9 +384,7 @@ async def test_a_claim_that_no_longer_decodes_goes_away_and_comes_back() -> None
     server = FakeApiServer()
     server.add("resourceclaims", claim_of("one", devices={}), namespace="default")
     async with server, Client(server.cluster()) as client:
-        reflector = Reflector(
-            client, CLAIMS, wanted=lambda claim: True, backoff=Backoff(0.001, 0.01)
-        )
+        reflector = Reflector(client, CLAIMS, wanted=lambda claim: True, backoff=Backoff(0.001, 0.01))
         task = asyncio.create_task(reflector.run())
         try:
             async with asyncio.timeout(60):

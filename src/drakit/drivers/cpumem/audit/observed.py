@@ -41,9 +41,7 @@ class ObservedPod:
 class CgroupScanner:
     """Reads the cgroups mounted at *root* and the processes below *proc*."""
 
-    def __init__(
-        self, root: str, proc: str, cdi_kind: str, entries: Iterable[PreparedClaim]
-    ) -> None:
+    def __init__(self, root: str, proc: str, cdi_kind: str, entries: Iterable[PreparedClaim]) -> None:
         self._tree = CgroupTree(root)
         self._proc = proc
         self._kind = cdi_kind

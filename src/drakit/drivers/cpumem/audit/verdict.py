@@ -89,9 +89,7 @@ def audit(
     return found
 
 
-def _owners(
-    prepared_claims: PreparedClaims, pods: Iterable[ObservedPod]
-) -> dict[str, list[PreparedClaim]]:
+def _owners(prepared_claims: PreparedClaims, pods: Iterable[ObservedPod]) -> dict[str, list[PreparedClaim]]:
     """The claims of each pod: a claim belongs to the first pod in its reservedFor that is on this node."""
     here = {pod.uid for pod in pods}
     found: dict[str, list[PreparedClaim]] = {}
@@ -133,9 +131,7 @@ class _Containers:
         guesses = [every, *wholes, *(frozenset([part]) for part in sorted(every)), frozenset()]
         verdicts = [self._verdict(pod, container, guess) for guess in dict.fromkeys(guesses)]
         fitting = next((each for each in verdicts if each.right), None)
-        unknown = (
-            "its processes cannot be inspected: the claims it uses are a guess" if claims else ""
-        )
+        unknown = "its processes cannot be inspected: the claims it uses are a guess" if claims else ""
         return fitting or replace(verdicts[0], unknown=unknown)
 
     def _verdict(
@@ -184,9 +180,7 @@ def _use(entry: PreparedClaim, parts: frozenset[ClaimRequest]) -> ClaimUse:
     return ClaimUse(entry, prepared_devices, owner, owner)
 
 
-def _cpuset_checks(
-    desired: DesiredResources, path: str, exclusive: bool, read: Read
-) -> Iterator[Check]:
+def _cpuset_checks(desired: DesiredResources, path: str, exclusive: bool, read: Read) -> Iterator[Check]:
     if desired.cpus is not None and exclusive:
         yield _same_set("cpuset.cpus", desired.cpus, read(path, "cpuset.cpus"))
     elif desired.cpus is not None:
@@ -252,10 +246,7 @@ def _at_least(file: str, wanted: str, found: str | None) -> Check:
 
 
 def _tree_verdicts(
-    policy: MemoryQosPolicy,
-    pods: Iterable[ObservedPod],
-    owners: dict[str, list[PreparedClaim]],
-    read: Read,
+    policy: MemoryQosPolicy, pods: Iterable[ObservedPod], owners: dict[str, list[PreparedClaim]], read: Read
 ) -> Iterator[Verdict]:
     claims: dict[str, tuple[str, ...]] = {}
     facts = []
@@ -273,9 +264,7 @@ def _tree_verdicts(
         yield Verdict(kind, path, claims.get(path, ()), checks)
 
 
-def _tree_checks(
-    policy: MemoryQosPolicy, planned: QosPlan, path: str, read: Read
-) -> Iterator[Check]:
+def _tree_checks(policy: MemoryQosPolicy, planned: QosPlan, path: str, read: Read) -> Iterator[Check]:
     for file, value in planned.tree.get(path, {}).items():
         found = read(path, file)
         if file.startswith("hugetlb."):

@@ -135,9 +135,7 @@ class HugepagePools(Reconciler):
         """Give every configured pool its size, without removing pages of *prepared_claims*."""
         await asyncio.to_thread(self.set_static_sizes, pages_of_claims(prepared_claims))
 
-    async def provision(
-        self, driver: Driver, entry: PreparedClaim, prepared_claims: PreparedClaims
-    ) -> None:
+    async def provision(self, driver: Driver, entry: PreparedClaim, prepared_claims: PreparedClaims) -> None:
         """Grow the pools until all pages of *entry* are free, or not at all.
 
         Raises :class:`RejectedError` if the kernel cannot allocate them or the budget does not allow them.
@@ -145,9 +143,7 @@ class HugepagePools(Reconciler):
         known = frozenset(prepared_claims.entries) | {entry.uid}
         await self._fetch(driver, entry, prepared_claims, known)
 
-    async def reserve(
-        self, driver: Driver, entry: PreparedClaim, prepared_claims: PreparedClaims
-    ) -> None:
+    async def reserve(self, driver: Driver, entry: PreparedClaim, prepared_claims: PreparedClaims) -> None:
         """As :meth:`provision`, for a claim whose pod is not on this node yet.
 
         The pages are not in use before :meth:`provision` is called, and must still be free then.
@@ -221,9 +217,7 @@ class HugepagePools(Reconciler):
 
     # -- static pools ----------------------------------------------------------------------------
 
-    def set_static_sizes(
-        self, claimed: Mapping[PoolKey, int] | None = None
-    ) -> tuple[PoolShortage, ...]:
+    def set_static_sizes(self, claimed: Mapping[PoolKey, int] | None = None) -> tuple[PoolShortage, ...]:
         """Give every configured pool its size, as far as the kernel allows; returns the shortages.
 
         Called at start, before the first offer. Blocks. *claimed* pages are not removed if the
@@ -374,9 +368,7 @@ class HugepagePools(Reconciler):
             got = persistent(self._resizer.resize(key, target, "grow"))
             if got < target:
                 self._retry_at = self._clock() + _RETRY_SECONDS
-                log.warning(
-                    "fewer hugepages than claims hold", pool=key, claimed=demand.claimed, pages=got
-                )
+                log.warning("fewer hugepages than claims hold", pool=key, claimed=demand.claimed, pages=got)
 
     def _return_spare(self, key: PoolKey, demand: Demand) -> None:
         pool, own = self._resizer.read(key)
@@ -402,10 +394,7 @@ class HugepagePools(Reconciler):
                     self._resizer.resize(key, max(least, persistent(pool) - pages), purpose)
 
     def _demands(
-        self,
-        driver: Driver,
-        entries: Iterable[PreparedClaim],
-        used: Mapping[PoolKey, int] | None = None,
+        self, driver: Driver, entries: Iterable[PreparedClaim], used: Mapping[PoolKey, int] | None = None
     ) -> dict[PoolKey, Demand]:
         claimed, withheld, used = pages_of_claims(entries), self._withheld(driver), used or {}
         return {

@@ -73,13 +73,10 @@ class PoolRecord:
     def save(self, pages: RecordedPages) -> None:
         """Replace the record, durably. Raises ``OSError``."""
         pools = tuple(
-            _Pool(node=key.node, size=key.size, share=own)
-            for key, own in sorted(pages.pools.items())
+            _Pool(node=key.node, size=key.size, share=own) for key, own in sorted(pages.pools.items())
         )
         served = tuple(sorted(pages.served))
-        self._record.save(
-            _RecordedPools(format=_FORMAT, boot=self._record.boot, pools=pools, served=served)
-        )
+        self._record.save(_RecordedPools(format=_FORMAT, boot=self._record.boot, pools=pools, served=served))
 
 
 def grown_pages(record: PoolRecord) -> dict[PoolKey, int]:

@@ -36,11 +36,7 @@ class Resizer:
     """
 
     def __init__(
-        self,
-        files: SysfsPools,
-        record: PoolRecord,
-        clock: Callable[[], float],
-        limits: ResizeLimits,
+        self, files: SysfsPools, record: PoolRecord, clock: Callable[[], float], limits: ResizeLimits
     ) -> None:
         self.files = files
         self._record = record
@@ -88,9 +84,7 @@ class Resizer:
         finally:
             self.read(key)
             self._save()
-        log.info(
-            "hugepage pool resized", pool=key, pages=persistent(pool), before=before, target=target
-        )
+        log.info("hugepage pool resized", pool=key, pages=persistent(pool), before=before, target=target)
         return pool
 
     def _write(self, key: PoolKey, target: int) -> HugepagePool:

@@ -175,9 +175,7 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     expand without bound.
     """
     mappings = {
-        key: _over(below.get(key), value)
-        for key, value in above.items()
-        if isinstance(value, Mapping)
+        key: _over(below.get(key), value) for key, value in above.items() if isinstance(value, Mapping)
     }
     return _over(below, {**above, **mappings})
 
@@ -194,9 +192,7 @@ def _entries(directory: str) -> list[tuple[str, bool]]:
     """The paths in a directory, sorted as bytes, and whether they are directories."""
     try:
         with os.scandir(directory) as found:
-            entries = sorted(
-                islice(found, MOST_ENTRIES + 1), key=lambda entry: os.fsencode(entry.name)
-            )
+            entries = sorted(islice(found, MOST_ENTRIES + 1), key=lambda entry: os.fsencode(entry.name))
             return [(entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries]
     except FileNotFoundError:
         return []

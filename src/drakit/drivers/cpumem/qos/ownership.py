@@ -61,17 +61,12 @@ def decide(kubelet: KubeletConfig | None, *, mapped: bool) -> Ownership:
     if known.memory_throttling_factor is not None and known.gate(_QOS_GATE) is not False:
         kubelets.add(Knob.THROTTLING)
         reasons.append(
-            "memory.high is the kubelet's: its memoryThrottlingFactor is "
-            f"{known.memory_throttling_factor:g}"
+            f"memory.high is the kubelet's: its memoryThrottlingFactor is {known.memory_throttling_factor:g}"
         )
     if mapped and (kubelet is None or kubelet.gate(_MAPPING_GATE)):
         kubelets.add(Knob.HUGEPAGES)
-        how = (
-            "its configuration is unknown" if kubelet is None else f"its gate {_MAPPING_GATE} is on"
-        )
-        reasons.append(
-            f"hugepage limits are the kubelet's: devices are published with mappings, and {how}"
-        )
+        how = "its configuration is unknown" if kubelet is None else f"its gate {_MAPPING_GATE} is on"
+        reasons.append(f"hugepage limits are the kubelet's: devices are published with mappings, and {how}")
     if (known.memory_manager_policy or "None") != "None":
         conflicts.append(
             f"the kubelet's memoryManagerPolicy is {known.memory_manager_policy}: it and this driver "
@@ -141,9 +136,7 @@ class OwnershipReader:
         """
         ownership = self.read()
         return replace(
-            policy,
-            kubelets=ownership.kubelets,
-            allocatable=allocatable_memory(self.config, total, hugetlb),
+            policy, kubelets=ownership.kubelets, allocatable=allocatable_memory(self.config, total, hugetlb)
         )
 
     def remarks(self) -> tuple[str, ...]:

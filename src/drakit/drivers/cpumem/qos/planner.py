@@ -134,10 +134,7 @@ def page_limit_files(policy: MemoryQosPolicy, size: str, limit: int) -> Values:
 
 
 def container_values(
-    policy: MemoryQosPolicy,
-    qos_class: QosClass,
-    container: ContainerFacts,
-    pod_limit: int | None = None,
+    policy: MemoryQosPolicy, qos_class: QosClass, container: ContainerFacts, pod_limit: int | None = None
 ) -> Values:
     """Files that the runtime must set for a container (``DesiredResources.unified``); empty for none."""
     values: Values = {}
@@ -166,9 +163,7 @@ def container_memory_limit(policy: MemoryQosPolicy, container: ContainerFacts) -
     return container.bound + pages
 
 
-def _container_protection(
-    policy: MemoryQosPolicy, qos_class: QosClass, container: ContainerFacts
-) -> int:
+def _container_protection(policy: MemoryQosPolicy, qos_class: QosClass, container: ContainerFacts) -> int:
     claimed = _claimed(policy, distinct(container.shares))
     if policy.mode != "all":
         return claimed if policy.mode == "claims" else 0

@@ -123,10 +123,7 @@ class ApiPodSpecs:
     """
 
     def __init__(
-        self,
-        connect: Callable[[], Client],
-        node: str,
-        clock: Callable[[], float] = time.monotonic,
+        self, connect: Callable[[], Client], node: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._connect = connect
         self._node = node
@@ -154,9 +151,7 @@ class ApiPodSpecs:
         except (KubeError, TimeoutError) as error:
             self._due = self._clock() + _RETRY_SECONDS
             reason = str(error) or f"no response in {_TIMEOUT_SECONDS:g} seconds"
-            log.warning(
-                "cannot list the node's pods; using their last known requests", error=reason
-            )
+            log.warning("cannot list the node's pods; using their last known requests", error=reason)
             return
         self._known = dict(_valid(item.raw for item in listing.items))
         self._due = self._clock() + _RELIST_SECONDS

@@ -93,10 +93,7 @@ class QosReconciler(Reconciler):
             self._pods_changed_at = self._clock()
 
     def _facts_of(
-        self,
-        pods: Mapping[str, PodView],
-        prepared_claims: PreparedClaims,
-        specs: Mapping[str, PodRequests],
+        self, pods: Mapping[str, PodView], prepared_claims: PreparedClaims, specs: Mapping[str, PodRequests]
     ) -> Iterable[PodFacts]:
         claims = _claims_by_pod(pods, prepared_claims)
         unprotected = set()
@@ -117,11 +114,7 @@ class QosReconciler(Reconciler):
         self._unprotected = frozenset(unprotected)
 
     def _pod_facts(
-        self,
-        place: PodCgroup,
-        pod: PodView,
-        shares: tuple[MemoryShare, ...],
-        spec: PodRequests | None,
+        self, place: PodCgroup, pod: PodView, shares: tuple[MemoryShare, ...], spec: PodRequests | None
     ) -> PodFacts:
         containers = tuple(_container_facts(each, spec) for each in pod.containers)
         return PodFacts(
@@ -134,10 +127,7 @@ class QosReconciler(Reconciler):
         )
 
     def _classic_pages(
-        self,
-        place: PodCgroup,
-        shares: tuple[MemoryShare, ...],
-        containers: tuple[ContainerFacts, ...],
+        self, place: PodCgroup, shares: tuple[MemoryShare, ...], containers: tuple[ContainerFacts, ...]
     ) -> dict[str, int]:
         """The hugepage limits of the pod without its claims.
 
@@ -152,9 +142,7 @@ class QosReconciler(Reconciler):
         for size, claimed in pages_of(shares).items():
             file = f"hugetlb.{size}.max"
             found = amount(self._writer.original(place.pod, file) or "0")
-            ours = not self._writer.manages(place.pod, file) and found == claimed + classic.get(
-                size, 0
-            )
+            ours = not self._writer.manages(place.pod, file) and found == claimed + classic.get(size, 0)
             if 0 < found < 1 << 62 and not ours:  # ours: set by the driver, and its record was lost
                 classic[size] = int(found)
         return classic
@@ -170,9 +158,7 @@ class QosReconciler(Reconciler):
         usage = read_usage(self._root, (pod.place.pod for pod in claiming), sorted(sizes))
         for (node, kind), used in sorted(usage.used.items()):
             labels = (("numa_node", str(node)), ("kind", kind))
-            yield Gauge(
-                "used_bytes", "Memory and hugepages used by pods with claims.", used, labels
-            )
+            yield Gauge("used_bytes", "Memory and hugepages used by pods with claims.", used, labels)
         self._throttle_events += sum(
             count - before if count >= (before := self._throttled.get(path, 0)) else count
             for path, count in usage.throttled.items()

@@ -38,8 +38,7 @@ def shares_of(
     A prepared device with admin access holds nothing.
     """
     shares = (
-        _share(entry.uid, each)
-        for each in (entry.devices if prepared_devices is None else prepared_devices)
+        _share(entry.uid, each) for each in (entry.devices if prepared_devices is None else prepared_devices)
     )
     return tuple(share for share in shares if share.memory or share.pages)
 

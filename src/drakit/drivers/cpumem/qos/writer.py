@@ -151,17 +151,13 @@ class CgroupWriter:
         """
         states = list(self._states(plan))
         correct = [
-            state
-            for state in states
-            if state.wanted and self._same(state.key.file, state.now, state.wanted)
+            state for state in states if state.wanted and self._same(state.key.file, state.now, state.wanted)
         ]
         writes = [w for state in states if (w := self._decide(state, pods_changed)) is not None]
         # First on disk, then in the cgroup: the original value must never be lost.
         self._record.change(_managed(each.state for each in writes if each.state.managed is None))
         failed = {
-            each.state.key
-            for each in sorted(writes, key=lambda each: each.order)
-            if not self._write(each)
+            each.state.key for each in sorted(writes, key=lambda each: each.order) if not self._write(each)
         }
         done = [each.state for each in writes if each.state.key not in failed]
         dropped = self._dropped(states, failed)

@@ -209,9 +209,7 @@ class _Checker:
     def _declared(self, name: str) -> tuple[Overload, ...] | None:
         return None if name in self._environment.missing else functions().get(name)
 
-    def _resolve(
-        self, node: tree.CallExpr, name: str, arguments: tuple[Type, ...], *, member: bool
-    ) -> Type:
+    def _resolve(self, node: tree.CallExpr, name: str, arguments: tuple[Type, ...], *, member: bool) -> Type:
         overloads = self._declared(name) or ()
         if name in ("_&&_", "_||_"):
             self.checked.overloads[node] = (overloads[0].id,)
@@ -325,9 +323,7 @@ class _Checker:
                 "(must be list, map, or dynamic)",
             )  # fmt: skip
             first = second = t.ERROR
-        return (
-            {node.variable: first, node.second: second} if node.second else {node.variable: first}
-        )
+        return {node.variable: first, node.second: second} if node.second else {node.variable: first}
 
 
 def _replace(found: Type, fresh: dict[Type, Type]) -> Type:

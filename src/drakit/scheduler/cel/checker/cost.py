@@ -57,12 +57,7 @@ _DEVICE_SIZES: Final[dict[tuple[str, ...], int]] = {
     **{
         (field, *path): size
         for field in ("attributes", "capacity")
-        for path, size in {
-            (): 32,
-            ("@values",): 32,
-            ("@keys",): 63,
-            ("@values", "@keys"): 32,
-        }.items()
+        for path, size in {(): 32, ("@values",): 32, ("@keys",): 63, ("@values", "@keys"): 32}.items()
     },
 }
 """Maximum sizes of what is below ``device``: of strings and keys, and of maps in entries."""
@@ -206,12 +201,8 @@ class _Estimator:
         entries = self._entry_sizes(node.range)
         kind = entries.kind if entries else self._types[node.range].kind
         path = self._path(node.range)
-        key = _Local(
-            (*path, "@indices" if kind == "list" else "@keys"), entries and entries.key, None
-        )
-        value = _Local(
-            (*path, "@items" if kind == "list" else "@values"), entries and entries.value, None
-        )
+        key = _Local((*path, "@indices" if kind == "list" else "@keys"), entries and entries.key, None)
+        value = _Local((*path, "@items" if kind == "list" else "@values"), entries and entries.value, None)
         if node.second:
             self._push(node.variable, key)
             self._push(node.second, value)
@@ -302,9 +293,7 @@ class _Estimator:
         size = args[1].bounds.union(args[2].bounds)
         return CallCost(costs[0].plus(costs[1].union(costs[2])), size)
 
-    def _addition(
-        self, node: tree.CallExpr, overload: str, args: list[Operand], paid: Span
-    ) -> CallCost:
+    def _addition(self, node: tree.CallExpr, overload: str, args: list[Operand], paid: Span) -> CallCost:
         size = args[0].bounds.plus(args[1].bounds)
         self._join_entries(node, node.args[0], node.args[1])
         cost = ONE if overload == "add_list" else size.scaled(STRING_FACTOR)

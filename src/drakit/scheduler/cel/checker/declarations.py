@@ -95,10 +95,7 @@ _FAMILIES: Final[dict[str, tuple[dict[str, str], ...]]] = {
     "{operands}": _COMPARABLE,
     "{item}": _SORTABLE,
     "{format}": _FORMATS,
-    "{zone}": (
-        {"zone": "", "moment": "Timestamp"},
-        {"zone": "_with_tz", "moment": "Timestamp, string"},
-    ),
+    "{zone}": ({"zone": "", "moment": "Timestamp"}, {"zone": "_with_tz", "moment": "Timestamp, string"}),
 }
 
 _TABLE: Final = """

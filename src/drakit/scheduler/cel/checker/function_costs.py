@@ -90,9 +90,7 @@ _Rule = Callable[[Operand, list[Operand]], CallCost]
 """Cost from the receiver (the first argument of a plain function) and the arguments."""
 
 
-def special_cost(
-    name: str, overload: str, target: Operand | None, args: list[Operand]
-) -> CallCost | None:
+def special_cost(name: str, overload: str, target: Operand | None, args: list[Operand]) -> CallCost | None:
     """The cost of a function of an extension library or of Kubernetes; None for other functions."""
     first = target or (args[0] if args else None)
     if name in _NOMINAL or overload == "cidr_ip":
@@ -248,12 +246,9 @@ _BY_OVERLOAD: Final[dict[str, _Rule]] = {
 }
 _METHODS: Final[dict[str, _Rule]] = {
     "includes": _over_list(includes=True),
+    **dict.fromkeys(("isSorted", "sum", "max", "min", "indexOf", "lastIndexOf"), _over_list(includes=False)),
     **dict.fromkeys(
-        ("isSorted", "sum", "max", "min", "indexOf", "lastIndexOf"), _over_list(includes=False)
-    ),
-    **dict.fromkeys(
-        ("lowerAscii", "upperAscii", "substring", "trim"),
-        lambda text, _: CallCost(text.scan, text.bounds),
+        ("lowerAscii", "upperAscii", "substring", "trim"), lambda text, _: CallCost(text.scan, text.bounds)
     ),
     "split": _split,
     "join": _join,

@@ -33,18 +33,12 @@ class _Validator:
     def visit(self, node: Expr, *, exempt: bool) -> None:
         """Check *node* and its subexpressions; arguments of ``format`` may have mixed types."""
         if isinstance(node, tree.ListExpr) and not exempt:
-            self._same(
-                node.items,
-                [self._unwrapped(n, i in node.optional) for i, n in enumerate(node.items)],
-            )
+            self._same(node.items, [self._unwrapped(n, i in node.optional) for i, n in enumerate(node.items)])
         elif isinstance(node, tree.MapExpr) and not exempt:
             keys = [k for k, _ in node.entries]
             values = [v for _, v in node.entries]
             self._same(tuple(keys), [self._types[k] for k in keys])
-            self._same(
-                tuple(values),
-                [self._unwrapped(v, i in node.optional) for i, v in enumerate(values)],
-            )
+            self._same(tuple(values), [self._unwrapped(v, i in node.optional) for i, v in enumerate(values)])
         elif isinstance(node, tree.CallExpr):
             self._call(node)
             exempt = exempt or node.function == "format"

@@ -111,8 +111,7 @@ _LABEL_VALUE: Final = _matching(
     "a valid label must be an empty string or consist of alphanumeric characters",
 )
 _UUID: Final = _matching(
-    r"(?i:[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12})",
-    "does not match the UUID format",
+    r"(?i:[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12})", "does not match the UUID format"
 )
 _DNS1035: Final = _rule(r"[a-z]([-a-z0-9]*[a-z0-9])?", 63, "a DNS-1035 label")
 
@@ -145,7 +144,4 @@ def _validate(found: Format, text: str) -> OptionalValue:
     return OptionalValue(True, errors) if errors else NONE
 
 
-OVERLOADS: Final[Overloads] = {
-    "format.named": [(_named, (str,))],
-    "validate": [(_validate, (Format, str))],
-}
+OVERLOADS: Final[Overloads] = {"format.named": [(_named, (str,))], "validate": [(_validate, (Format, str))]}

@@ -124,14 +124,8 @@ _KUBERNETES_TYPES: Final[Overloads] = {
     "asInteger": [(_as_integer, (Amount,))],
     "isInteger": [(lambda a: a.integral, (Amount,))],
     "asApproximateFloat": [(lambda a: a.quantity.nanos / 10**9, (Amount,))],
-    "add": [
-        (Amount.plus, (Amount, Amount)),
-        (lambda a, n: a.plus(quantities.whole(n)), (Amount, int)),
-    ],
-    "sub": [
-        (Amount.minus, (Amount, Amount)),
-        (lambda a, n: a.minus(quantities.whole(n)), (Amount, int)),
-    ],
+    "add": [(Amount.plus, (Amount, Amount)), (lambda a, n: a.plus(quantities.whole(n)), (Amount, int))],
+    "sub": [(Amount.minus, (Amount, Amount)), (lambda a, n: a.minus(quantities.whole(n)), (Amount, int))],
     "compareTo": _compared(lambda a, b: (a > b) - (a < b)),
     "isLessThan": _compared(lambda a, b: a < b),
     "isGreaterThan": _compared(lambda a, b: a > b),

@@ -12,15 +12,7 @@ from typing import Any, Final
 from drakit.scheduler.cel.errors import CelRuntimeError
 from drakit.scheduler.cel.stdlib import times
 from drakit.scheduler.cel.syntax.tree import UInt
-from drakit.scheduler.cel.values import (
-    DomainMap,
-    Duration,
-    Timestamp,
-    TypeValue,
-    Value,
-    key_value,
-    type_name,
-)
+from drakit.scheduler.cel.values import DomainMap, Duration, Timestamp, TypeValue, Value, key_value, type_name
 
 _CLAUSE: Final = re.compile(r"(?:\.([0-9]*))?(.)?", re.DOTALL)
 _DEFAULT_PRECISION: Final = 6

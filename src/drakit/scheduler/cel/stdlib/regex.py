@@ -181,9 +181,7 @@ class _Translator:
         if char in simple:
             return re.escape(simple[char])
         if char == "x":
-            match = re.compile(r"([0-9A-Fa-f]{2})|\{([0-9A-Fa-f]{1,6})\}").match(
-                self._pattern, self._at
-            )
+            match = re.compile(r"([0-9A-Fa-f]{2})|\{([0-9A-Fa-f]{1,6})\}").match(self._pattern, self._at)
             if match is None:
                 raise RegexError("invalid escape sequence")
             self._at = match.end()
@@ -228,9 +226,10 @@ class _Translator:
         low = self._class_character()
         if len(low) > 1 and not low.startswith("\\"):
             return low  # a class such as \d
-        if self._pattern.startswith("-", self._at) and self._pattern[
-            self._at + 1 : self._at + 2
-        ] not in ("", "]"):
+        if self._pattern.startswith("-", self._at) and self._pattern[self._at + 1 : self._at + 2] not in (
+            "",
+            "]",
+        ):
             self._at += 1
             high = self._class_character()
             if _code(high) is None or _code(low) is None or _code(high) < _code(low):  # type: ignore[operator]

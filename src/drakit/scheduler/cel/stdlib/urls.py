@@ -69,9 +69,7 @@ def parse_url(text: str) -> Url:
 
 
 def _bad(text: str, reason: str) -> CelRuntimeError:
-    return CelRuntimeError(
-        f'URL parse error during conversion from string: parse "{text}": {reason}'
-    )
+    return CelRuntimeError(f'URL parse error during conversion from string: parse "{text}": {reason}')
 
 
 def _host(text: str, authority: str) -> str:

@@ -95,9 +95,7 @@ def _collect(  # noqa: PLR0917 - the parts of a fold
 
 
 def _appended(value: Expr, at: int) -> Expr:
-    return tree.CallExpr(
-        "_+_", (_accumulator(), tree.ListExpr((value,), frozenset(), at)), None, at
-    )
+    return tree.CallExpr("_+_", (_accumulator(), tree.ListExpr((value,), frozenset(), at)), None, at)
 
 
 def _mapping(kind: str, variables: int) -> _Expander:
@@ -151,9 +149,7 @@ def _optional_map(function: str) -> _Expander:
         if function == "optMap":
             body = tree.CallExpr("optional.of", (body,), None, at)
         nothing = tree.CallExpr("optional.none", (), None, at)
-        return tree.CallExpr(
-            "_?_:_", (tree.CallExpr("hasValue", (), target, at), body, nothing), None, at
-        )
+        return tree.CallExpr("_?_:_", (tree.CallExpr("hasValue", (), target, at), body, nothing), None, at)
 
     return build
 
@@ -162,8 +158,7 @@ def _sort_by(target: Expr | None, args: tuple[Expr, ...], at: int) -> Expr | Non
     """``list.sortBy(x, key)`` is ``list.@sortByAssociatedKeys(list.map(x, key))``, bound once."""
     assert target is not None
     if not isinstance(
-        target,
-        tree.IdentExpr | tree.SelectExpr | tree.ListExpr | tree.ComprehensionExpr | tree.CallExpr,
+        target, tree.IdentExpr | tree.SelectExpr | tree.ListExpr | tree.ComprehensionExpr | tree.CallExpr
     ):
         raise CelSyntaxError("sortBy can only be applied to a list, identifier, comprehension, "
                              "call or select expression", target.at)  # fmt: skip

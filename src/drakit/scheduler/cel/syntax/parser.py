@@ -153,9 +153,7 @@ class _Parser:
             name = self.expect("ident").text
             if not optional and self._accept("("):
                 arguments = self._arguments()
-                return expand(name, operand, arguments, at) or tree.CallExpr(
-                    name, arguments, operand, at
-                )
+                return expand(name, operand, arguments, at) or tree.CallExpr(name, arguments, operand, at)
         if optional:
             return tree.CallExpr("_?._", (operand, tree.LiteralExpr(name, at)), None, at)
         return tree.SelectExpr(operand, name, False, at)
@@ -220,9 +218,7 @@ class _Parser:
         name = leading + token.text
         if self._accept("("):
             arguments = self._arguments()
-            return expand(name, None, arguments, token.at) or tree.CallExpr(
-                name, arguments, None, token.at
-            )
+            return expand(name, None, arguments, token.at) or tree.CallExpr(name, arguments, None, token.at)
         return tree.IdentExpr(name, token.at)
 
     def _begins_message(self) -> bool:

@@ -112,14 +112,7 @@ class ComprehensionExpr:
 
 
 Expr: TypeAlias = (
-    LiteralExpr
-    | IdentExpr
-    | SelectExpr
-    | CallExpr
-    | ListExpr
-    | MapExpr
-    | StructExpr
-    | ComprehensionExpr
+    LiteralExpr | IdentExpr | SelectExpr | CallExpr | ListExpr | MapExpr | StructExpr | ComprehensionExpr
 )
 
 

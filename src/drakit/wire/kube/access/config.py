@@ -34,22 +34,16 @@ class ClusterAccess:
         return cls(Endpoint.parse(url), Fixed(Credential(token)), origin=url)
 
 
-def in_cluster(
-    environ: Mapping[str, str] = os.environ, *, mount: str = SERVICE_ACCOUNT
-) -> ClusterAccess:
+def in_cluster(environ: Mapping[str, str] = os.environ, *, mount: str = SERVICE_ACCOUNT) -> ClusterAccess:
     """The cluster of this pod; raises :class:`ConfigError` outside of a pod or without a token."""
     host = environ.get("KUBERNETES_SERVICE_HOST", "")
     port = environ.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port:
-        raise ConfigError(
-            "not in a pod: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set"
-        )
+        raise ConfigError("not in a pod: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
     token, authority = os.path.join(mount, "token"), os.path.join(mount, "ca.crt")
     for path in (token, authority):
         if not os.path.exists(path):
-            raise ConfigError(
-                f"{path} does not exist: check automountServiceAccountToken of this pod"
-            )
+            raise ConfigError(f"{path} does not exist: check automountServiceAccountToken of this pod")
     try:
         with open(os.path.join(mount, "namespace"), encoding="utf-8") as file:
             namespace = file.read().strip()
@@ -92,8 +86,6 @@ def find_cluster(
 
 
 def _from_files(paths: tuple[str, ...], context: str | None) -> ClusterAccess:
-    from drakit.wire.kube.access.kubeconfig import (
-        load,  # imports YAML, which a driver in a pod does not need
-    )
+    from drakit.wire.kube.access.kubeconfig import load  # imports YAML, which a driver in a pod does not need
 
     return load(paths, context=context)

@@ -15,9 +15,7 @@ _PORTS = {"https": 443, "http": 80}
 
 def quote(text: str) -> str:
     """Percent-encode everything but the unreserved characters of RFC 3986."""
-    return "".join(
-        chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in text.encode("utf-8")
-    )
+    return "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in text.encode("utf-8"))
 
 
 def query(parameters: Iterable[tuple[str, str]]) -> str:

@@ -133,16 +133,12 @@ def read_answer(output: bytes, command: ExecCommand) -> tuple[Credential, float 
     status = answer.status or _ExecStatus()
     pair = bool(status.client_certificate_data), bool(status.client_key_data)
     if pair[0] != pair[1]:
-        raise CredentialError(
-            f"{name} returned a certificate without key or a key without certificate"
-        )
+        raise CredentialError(f"{name} returned a certificate without key or a key without certificate")
     if not status.token and not pair[0]:
         raise CredentialError(f"{name} returned neither a token nor a client certificate")
     certificate = None
     if pair[0]:
-        certificate = Certificate(
-            status.client_certificate_data.encode(), status.client_key_data.encode()
-        )
+        certificate = Certificate(status.client_certificate_data.encode(), status.client_key_data.encode())
     return Credential(status.token or None, certificate), _expiry(status, name)
 
 
@@ -154,9 +150,7 @@ def _expiry(status: _ExecStatus, name: str) -> float | None:
     try:
         moment = msgspec.convert(status.expiration_timestamp, dt.datetime, strict=False)
     except msgspec.ValidationError as error:
-        raise CredentialError(
-            f"{name} returned an expiry that is not an RFC 3339 time: {error}"
-        ) from error
+        raise CredentialError(f"{name} returned an expiry that is not an RFC 3339 time: {error}") from error
     if moment.tzinfo is None:
         raise CredentialError(f"{name} returned an expiry without time zone")
     return moment.timestamp()

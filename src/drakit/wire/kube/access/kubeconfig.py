@@ -16,13 +16,7 @@ import msgspec
 
 from drakit.core.log import get_logger
 from drakit.wire.kube.access.config import ClusterAccess
-from drakit.wire.kube.access.credentials import (
-    Certificate,
-    Credential,
-    CredentialSource,
-    Fixed,
-    TokenFile,
-)
+from drakit.wire.kube.access.credentials import Certificate, Credential, CredentialSource, Fixed, TokenFile
 from drakit.wire.kube.access.endpoint import Endpoint
 from drakit.wire.kube.access.exec_plugin import API_VERSIONS, ExecCommand, ExecPlugin
 from drakit.wire.kube.access.tls import Trust
@@ -122,14 +116,10 @@ def load(paths: Sequence[str], *, context: str | None = None) -> ClusterAccess:
         raise ConfigError(f"kubeconfig {shown}: no current-context; name one with --context")
     chosen = _find("context", name, shown, [_At(p, c) for p, f in files for c in f.contexts or ()])
     wanted: _KubeContext = chosen.part.context
-    cluster = _find(
-        "cluster", wanted.cluster, shown, [_At(p, c) for p, f in files for c in f.clusters or ()]
-    )
+    cluster = _find("cluster", wanted.cluster, shown, [_At(p, c) for p, f in files for c in f.clusters or ()])
     user = _At(cluster.path, _NamedUser("", _User()))
     if wanted.user:
-        user = _find(
-            "user", wanted.user, shown, [_At(p, u) for p, f in files for u in f.users or ()]
-        )
+        user = _find("user", wanted.user, shown, [_At(p, u) for p, f in files for u in f.users or ()])
     return _cluster(_At(cluster.path, cluster.part.cluster), user, wanted, f"{shown} ({name})")
 
 
@@ -185,9 +175,7 @@ def _trust(cluster: _At) -> Trust:
     part: _Cluster = cluster.part
     if part.insecure_skip_tls_verify:
         log.warning(
-            "TLS verification is disabled by insecure-skip-tls-verify",
-            path=cluster.path,
-            server=part.server,
+            "TLS verification is disabled by insecure-skip-tls-verify", path=cluster.path, server=part.server
         )
         return Trust(insecure=True)
     if part.certificate_authority_data:
@@ -216,14 +204,10 @@ def _credentials(user: _At, cluster: _At) -> CredentialSource:
 
 def _certificate(user: _At) -> Certificate | None:
     part: _User = user.part
-    certificate = _content(
-        part.client_certificate_data, part.client_certificate, user, "client-certificate"
-    )
+    certificate = _content(part.client_certificate_data, part.client_certificate, user, "client-certificate")
     key = _content(part.client_key_data, part.client_key, user, "client-key")
     if (certificate is None) != (key is None):
-        raise ConfigError(
-            f"kubeconfig {user.path}: client-certificate and client-key must both be set"
-        )
+        raise ConfigError(f"kubeconfig {user.path}: client-certificate and client-key must both be set")
     if certificate is None or key is None:
         return None
     return Certificate(certificate, key)

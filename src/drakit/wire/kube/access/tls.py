@@ -74,7 +74,5 @@ def make_context(trust: Trust, certificate: Certificate | None) -> ssl.SSLContex
                 # The empty password makes OpenSSL fail on an encrypted key instead of asking.
                 context.load_cert_chain(certificate_path, key_path, password="")
             except (OSError, ssl.SSLError) as error:
-                raise CredentialError(
-                    f"client certificate or key cannot be used: {error}"
-                ) from error
+                raise CredentialError(f"client certificate or key cannot be used: {error}") from error
     return context

@@ -79,7 +79,5 @@ def parse_event(line: bytes, resource: Resource[T], target: str) -> WatchEvent[T
     if kind == "ERROR":
         raise api_error(failure_from_status(body, verb="watch", target=target, code=200))
     if not (isinstance(body, dict) and isinstance(kind, str) and kind in EventKind.__members__):
-        raise ProtocolError(
-            f"watch of {target}: neither ADDED, MODIFIED, DELETED, BOOKMARK nor ERROR"
-        )
+        raise ProtocolError(f"watch of {target}: neither ADDED, MODIFIED, DELETED, BOOKMARK nor ERROR")
     return WatchEvent(EventKind(kind), Object(resource, body))

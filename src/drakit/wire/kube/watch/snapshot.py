@@ -22,9 +22,7 @@ class ListResult:
 
 
 def read_all(
-    cluster: ClusterAccess,
-    *resources: Resource[Any],
-    namespace: str | None = None,
+    cluster: ClusterAccess, *resources: Resource[Any], namespace: str | None = None
 ) -> Mapping[str, ListResult]:
     """List *resources* concurrently; the results are keyed by plural name.
 
@@ -38,9 +36,7 @@ async def _read_all(
     cluster: ClusterAccess, resources: tuple[Resource[Any], ...], namespace: str | None
 ) -> Mapping[str, ListResult]:
     async with Client(cluster) as client:
-        found = await asyncio.gather(
-            *(_read(client, resource, namespace) for resource in resources)
-        )
+        found = await asyncio.gather(*(_read(client, resource, namespace) for resource in resources))
     return {resource.plural: result for resource, result in zip(resources, found, strict=True)}
 
 
