@@ -105,7 +105,10 @@ def inspect_document(driver: CpuMemDriver, root: str = "/") -> Document:
             }
             for device in driver.devices
         ],
-        "warnings": [*driver.warnings, *configuration_warnings(driver.memory.config.hugepages, machine)],
+        "warnings": [
+            *driver.warnings,
+            *configuration_warnings(driver.memory.config.hugepages, machine),
+        ],
     }
 
 

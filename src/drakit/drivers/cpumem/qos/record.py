@@ -57,7 +57,7 @@ class CgroupRecord:
         try:
             document = self._record.load()
         except (OSError, ValueError) as error:
-            log.error(  # noqa: TRY400 - a traceback adds nothing
+            log.error(
                 "cannot read the record of cgroup files; values set before will not be restored",
                 path=self._record.path,
                 error=error,
