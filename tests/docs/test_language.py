@@ -11,11 +11,7 @@ from tests.docs.pages import REPOSITORY
 
 CHECKED = (
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile", "Containerfile"),
-    *("docs", "deploy", "tools", "benchmarks", "tests/e2e"),
-    *("src/drakit/cgroups", "src/drakit/cli", "src/drakit/cluster", "src/drakit/draw"),
-    *("src/drakit/drivers/cpu", "src/drakit/drivers/example", "src/drakit/drivers/models"),
-    *("src/drakit/kit/config", "src/drakit/kit/runtime", "src/drakit/kit/slices"),
-    *("src/drakit/kit/telemetry", "src/drakit/scheduler", "src/drakit/testing", "src/drakit/wire"),
+    *("docs", "deploy", "tools", "benchmarks", "src", "tests/e2e"),
 )
 """Files and directories of the repository that are free of these words."""
 

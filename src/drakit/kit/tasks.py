@@ -85,7 +85,7 @@ class TaskRunner:
         elif isinstance(error, OSError):  # caused by the environment: a traceback does not help
             log.warning("task failed, will retry", task=name, error=reason)
         else:
-            log.exception("task failed, will retry", task=name, error=reason)  # noqa: LOG004
+            log.exception("task failed, will retry", task=name, error=reason)  # noqa: LOG004 - see the docstring
 
     def succeeded(self, name: str) -> None:
         """Note a success after failures."""

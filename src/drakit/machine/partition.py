@@ -65,7 +65,7 @@ class _SiblingSet:
 
 
 def agree(claims: Mapping[int, CpuSet | None], ids: Mapping[int, Hashable | None]) -> Agreement:
-    """Partition the CPUs of *claims*; a reported set contains its own CPU, ``None`` is no report.
+    """Partition the CPUs of *claims*; a reported set contains its own CPU, ``None``: nothing is reported.
 
     CPUs with the same set are together. Two such groups are merged if each lists members of the other
     or, if only one lists the other, if they have an id in common: sharing is assumed rather than
