@@ -302,7 +302,7 @@ def test_a_registration_that_the_runtime_rejects(
     if wrong == "name":
         changes["name"] = "an other"
     if wrong == "events":
-        monkeypatch.setattr(connection, "event_mask", lambda *_: 1 << 20)
+        monkeypatch.setattr("drakit.wire.nri.connection.event_mask", lambda *_: 1 << 20)
     other = Observer()
     with connected(runtime, other, **changes):
         wait_until("its rejection", lambda: other.ends, runtime)
