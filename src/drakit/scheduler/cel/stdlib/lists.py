@@ -11,12 +11,12 @@ from drakit.scheduler.cel.errors import CelRuntimeError
 from drakit.scheduler.cel.syntax.tree import UInt
 from drakit.scheduler.cel.values import (
     NONE,
+    OPERATORS,
     Duration,
     OptionalValue,
     Overloads,
     Timestamp,
     Value,
-    add,
     equal,
     equal_or_false,
     greater,
@@ -76,7 +76,7 @@ def _sum(items: list[Value]) -> Value:
         return 0
     if type(items[0]) not in (int, UInt, float, Duration):
         raise no_such_overload("sum", items)
-    return functools.reduce(add, items[1:], items[0])
+    return functools.reduce(OPERATORS["_+_"], items)
 
 
 def _extreme(name: str, better: _Comparison) -> Callable[[list[Value]], Value]:
