@@ -38,8 +38,7 @@ def run(options: argparse.Namespace) -> int:
     remarks = list(examine(settings))
     ready = all(remark["level"] != "problem" for remark in remarks)
     if options.output == "json":
-        document = {"node": settings.node, "ready": ready, "remarks": remarks}
-        print(json.dumps(document, indent=2))
+        print(json.dumps({"node": settings.node, "ready": ready, "remarks": remarks}, indent=2))
         return 0 if ready else 1
     for remark in remarks:
         print(f"{_SIGNS[remark['level']]} {remark['subject']}: {remark['text']}")

@@ -51,17 +51,15 @@ class Symmetry:
                 shared |= 1 << at
                 shares.append((self.kinds[at], used, at >= start))
         shares.sort()
-        free = view.relevant & ~state.taken & ~shared
-        after = -1 << start
-        census: list[int] = [free & view.singles, free & view.singles & after]
-        for group in view.groups:
-            members = group & free
-            census += (members.bit_count(), (members & after).bit_count())
+        masks = [view.relevant & ~state.taken & ~shared]
         if view.admin:
-            own = view.relevant & state.taken_by[c]
-            census += (own & view.singles, own & view.singles & after)
+            masks.append(view.relevant & state.taken_by[c])
+        after = -1 << start
+        census: list[int] = []
+        for mask in masks:
+            census += (mask & view.singles, mask & view.singles & after)
             for group in view.groups:
-                members = group & own
+                members = group & mask
                 census += (members.bit_count(), (members & after).bit_count())
         counters = tuple(
             (pool, tuple(sorted((k, v) for k, v in used.items() if v)))
@@ -88,13 +86,10 @@ class Symmetry:
         state = self._state
         wanted: set[int] = set()
         admin = False
-        for plan_at, plan in enumerate(state.plans):
-            for request_at, request in enumerate(plan.requests):
-                if (plan_at, request_at) < (c, r):
-                    continue
-                for variant in request.variants:
-                    wanted.update(state.all.get(variant.number) or state.promising(variant))
-                    admin = admin or (plan_at == c and variant.admin)
+        for plan_at, request in state.remaining(c, r):
+            for variant in request.variants:
+                wanted.update(state.all.get(variant.number) or state.promising(variant))
+                admin = admin or (plan_at == c and variant.admin)
         members: dict[int, list[int]] = {}
         for at in sorted(wanted):
             members.setdefault(self.kinds[at], []).append(at)

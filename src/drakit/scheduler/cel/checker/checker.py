@@ -101,9 +101,6 @@ class _Checker:
     def _report(self, node: Expr, text: str) -> None:
         self.errors.append((node.at, text))
 
-    def _type(self, node: Expr) -> Type:
-        return self.checked.types[node]
-
     def _set(self, node: Expr, found: Type) -> Type:
         self.checked.types[node] = found
         return found
@@ -160,8 +157,7 @@ class _Checker:
         return t.BOOL if node.test else self.bindings.substitute(found)
 
     def _field(self, node: Expr, operand: Expr, field_name: str) -> Type:
-        self.check(operand)
-        target = self.bindings.substitute(self._type(operand))
+        target = self.bindings.substitute(self.check(operand))
         optional = target.is_optional
         if optional:
             target = target.params[0]
@@ -293,9 +289,9 @@ class _Checker:
         return t.ERROR
 
     def _comprehension(self, node: tree.ComprehensionExpr) -> Type:
-        self.check(node.range)
+        ranged = self.check(node.range)
         accumulated = self.check(node.init)
-        over = self.bindings.substitute(self._type(node.range))
+        over = self.bindings.substitute(ranged)
         self._scopes.append({node.accumulator: accumulated})
         self._scopes.append(self._loop_variables(node, over))
         for part, wanted in ((node.condition, t.BOOL), (node.step, accumulated)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -103,7 +104,8 @@ def special_cost(name: str, overload: str, target: Operand | None, args: list[Op
         return _contains(name, overload, args)
     rule = _BY_OVERLOAD.get(overload)
     if rule is None and overload.endswith(("_sort", "_sortByAssociatedKeys")):
-        rule = _sort_text if overload.startswith(("list_string_", "list_bytes_")) else _sort
+        text = overload.startswith(("list_string_", "list_bytes_"))
+        rule = functools.partial(_sort, factor=2.0 + STRING_FACTOR) if text else _sort
     if rule is None:
         rule = _BY_NAME.get(name) or (_METHODS.get(name) if target else None)
     return rule(first, args) if rule and first else None
@@ -169,10 +171,6 @@ def _flatten(items: Operand, args: list[Operand]) -> CallCost:
 def _sort(items: Operand, args: list[Operand], factor: float = 2.0) -> CallCost:
     size = args[0].bounds if args else items.bounds
     return _new_list(factor, size.times(size))
-
-
-def _sort_text(items: Operand, args: list[Operand]) -> CallCost:
-    return _sort(items, args, 2.0 + STRING_FACTOR)
 
 
 def _sets(factor: float) -> _Rule:

@@ -27,7 +27,9 @@ _RELATIONS: Final = {
 }  # fmt: skip
 _LEVELS: Final = (_RELATIONS, {"+": "_+_", "-": "_-_"}, {"*": "_*_", "/": "_/_", "%": "_%_"})
 _NUMBERS: Final = ("int", "float")
-_TEXTS: Final = {"uint": lexer.unsigned, "string": lexer.string, "bytes": lexer.byte_string}
+_TEXTS: Final[dict[str, Callable[[str, int], tree.Constant]]] = {
+    "uint": lexer.unsigned, "string": lexer.string, "bytes": lexer.byte_string,
+}  # fmt: skip
 _CONSTANTS: Final = {"true": True, "false": False, "null": None}
 _T = TypeVar("_T")
 
