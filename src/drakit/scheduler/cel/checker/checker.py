@@ -246,11 +246,14 @@ class _Checker:
                 return t.ERROR
         return t.BOOL
 
-    def _unwrapped(self, node: Expr, found: Type) -> Type:
+    def _element(self, node: Expr, optional: bool) -> Type:
+        """The type of an element of a list or map, unwrapped if the element is marked ``?``."""
+        found = self.check(node)
+        if not optional or found.is_dyn:
+            return found
         if found.is_optional:
             return found.params[0]
-        if not found.is_dyn:
-            self._report(node, f"expected type '{t.optional_of(found)}' but found '{found}'")
+        self._report(node, f"expected type '{t.optional_of(found)}' but found '{found}'")
         return found
 
     def _join(self, previous: Type | None, current: Type) -> Type:
@@ -263,10 +266,7 @@ class _Checker:
     def _list(self, node: tree.ListExpr) -> Type:
         joined: Type | None = None
         for index, item in enumerate(node.items):
-            found = self.check(item)
-            if index in node.optional:
-                found = self._unwrapped(item, found)
-            joined = self._join(joined, found)
+            joined = self._join(joined, self._element(item, index in node.optional))
         return t.list_of(self.bindings.fresh() if joined is None else joined)
 
     def _map(self, node: tree.MapExpr) -> Type:
@@ -274,10 +274,7 @@ class _Checker:
         values: Type | None = None
         for index, (key, value) in enumerate(node.entries):
             keys = self._join(keys, self.check(key))
-            found = self.check(value)
-            if index in node.optional:
-                found = self._unwrapped(value, found)
-            values = self._join(values, found)
+            values = self._join(values, self._element(value, index in node.optional))
         if keys is None or values is None:
             return t.map_of(self.bindings.fresh(), self.bindings.fresh())
         return t.map_of(keys, values)

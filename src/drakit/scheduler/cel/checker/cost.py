@@ -202,15 +202,14 @@ class _Estimator:
         path = self._path(node.range)
         key = _Local((*path, "@indices" if kind == "list" else "@keys"), entries and entries.key, None)
         value = _Local((*path, "@items" if kind == "list" else "@values"), entries and entries.value, None)
+        variables = {node.variable: value if kind == "list" else key}
         if node.second:
-            self._push(node.variable, key)
-            self._push(node.second, value)
-        else:
-            self._push(node.variable, value if kind == "list" else key)
+            variables = {node.variable: key, node.second: value}
+        for name, local in variables.items():
+            self._push(name, local)
         turn = self.cost(node.condition).plus(self.cost(node.step))
-        self._locals[node.variable].pop()
-        if node.second:
-            self._locals[node.second].pop()
+        for name in variables:
+            self._locals[name].pop()
         total = total.plus(self.cost(node.result))
         self._locals[node.accumulator].pop()
         turns = self._bounds(node.range)

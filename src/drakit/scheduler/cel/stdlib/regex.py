@@ -192,15 +192,9 @@ class _Translator:
         if negated:
             self._at += 1
         parts: list[str] = []
-        first = True
-        while True:
-            if self._at >= len(self._pattern):
-                raise RegexError("missing closing ]")
-            if self._pattern[self._at] == "]" and not first:
-                self._at += 1
-                break
-            parts.append(self._class_item())
-            first = False
+        while not (parts and self._pattern.startswith("]", self._at)):
+            parts.append(self._class_item())  # raises at the end of the pattern
+        self._at += 1
         return f"[{'^' if negated else ''}{''.join(parts)}]"
 
     def _class_item(self) -> str:
@@ -277,10 +271,6 @@ def _pattern(text: str) -> re.Pattern[str]:
         raise CelRuntimeError(f"error parsing regexp: {error}") from None
 
 
-def _matches(text: str, pattern: str) -> bool:
-    return _pattern(pattern).search(text) is not None
-
-
 def _find(text: str, pattern: str) -> str:
     match = _pattern(pattern).search(text)
     return match.group() if match else ""
@@ -292,7 +282,7 @@ def _find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
 
 
 OVERLOADS: Final[Overloads] = {
-    "matches": [(_matches, (str, str))],
+    "matches": [(lambda text, pattern: _pattern(pattern).search(text) is not None, (str, str))],
     "find": [(_find, (str, str))],
     "findAll": [(_find_all, (str, str)), (_find_all, (str, str, int))],
 }
