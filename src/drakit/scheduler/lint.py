@@ -119,7 +119,11 @@ def lint_uses(pod: Pod, entry: str, claim: DeviceClaim) -> Iterator[LintFinding]
 
 def lint_claim(claim: DeviceClaim, published: Published) -> Iterator[LintFinding]:
     """Check requests and constraints."""
-    least = sum(_fewest(request) for request in claim.requests)
+    counts = (
+        [s.count if s.allocation_mode == "ExactCount" else 1 for _, s in request_specs(request)]
+        for request in claim.requests
+    )
+    least = sum(min(count, default=0) for count in counts)
     if least > MAX_ALLOCATION_RESULTS:
         message = (
             f"the claim requests at least {least} devices; a claim can have at most {MAX_ALLOCATION_RESULTS}"
@@ -131,11 +135,6 @@ def lint_claim(claim: DeviceClaim, published: Published) -> Iterator[LintFinding
         yield from _unreachable(request)
     for constraint in claim.constraints:
         yield from _lint_constraint(constraint, claim, published)
-
-
-def _fewest(request: DeviceRequest) -> int:
-    specs = [spec for _, spec in request_specs(request)]
-    return min((s.count if s.allocation_mode == "ExactCount" else 1 for s in specs), default=0)
 
 
 def _lint_spec(spec: RequestSpec, name: str, published: Published) -> Iterator[LintFinding]:

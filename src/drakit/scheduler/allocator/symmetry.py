@@ -6,6 +6,7 @@ The rest of a search depends on how many devices of each kind are free, not on w
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,15 +31,7 @@ class Symmetry:
 
     def __init__(self, state: SearchState) -> None:
         self._state = state
-        self._kinds: list[int] | None = None
         self._views: dict[tuple[int, int], _View] = {}
-
-    @property
-    def kinds(self) -> list[int]:
-        """The kind of each device, as a number."""
-        if self._kinds is None:
-            self._kinds = self._interchangeable()
-        return self._kinds
 
     def key(self, c: int, r: int, chosen: int | None, slot: int, start: int) -> Any:
         """Everything that the rest of the search depends on, with devices counted by kind."""
@@ -97,8 +90,9 @@ class Symmetry:
         groups = tuple(mask_of(found) for found in members.values() if len(found) > 1)
         return _View(mask_of(sorted(wanted)), singles, groups, admin)
 
-    def _interchangeable(self) -> list[int]:
-        """Number the devices by kind."""
+    @functools.cached_property
+    def kinds(self) -> list[int]:
+        """The kind of each device, as a number."""
         state = self._state
         variants = [state.promising(v) for v in state.variants()]
         constraints = [k for constraints in state.constraints for k in constraints]

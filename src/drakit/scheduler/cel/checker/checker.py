@@ -18,13 +18,11 @@ from drakit.scheduler.cel.syntax.tree import Expr, UInt
 
 DEVICE: Final = "kubernetes.DRADevice"
 _TYPE_NAMES: Final = {
-    "bool": t.BOOL, "bytes": t.BYTES, "double": t.DOUBLE, "int": t.INT, "string": t.STRING,
-    "uint": t.UINT, "null_type": t.NULL, "dyn": t.DYN,
-    "list": t.list_of(Type("param", "A")), "map": t.map_of(Type("param", "A"), Type("param", "B")),
-    "type": t.TYPE, "optional_type": t.optional_of(Type("param", "V")),
-    "google.protobuf.Timestamp": t.TIMESTAMP, "google.protobuf.Duration": t.DURATION,
-    "net.IP": Type("opaque", "net.IP"), "net.CIDR": Type("opaque", "net.CIDR"),
-}  # fmt: skip
+    **{name: found for name, found in t.NAMED.items() if found != t.ANY},
+    "list": t.list_of(Type("param", "A")),
+    "map": t.map_of(Type("param", "A"), Type("param", "B")),
+    "optional_type": t.optional_of(Type("param", "V")),
+}
 
 
 @dataclass(frozen=True, slots=True)

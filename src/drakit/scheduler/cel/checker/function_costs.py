@@ -213,20 +213,17 @@ def _find(text: Operand, args: list[Operand]) -> CallCost:
     return CallCost(_search(text, args[0]), Span(0, text.bounds.high))
 
 
+def _replaced(size: int, old: int, *, none: bool) -> tuple[int, int]:
+    """How often a text of length *old* is replaced in one of length *size*, and how much is kept."""
+    if old == 0:
+        return min(size + 1, MAX_COST), size
+    return (0, size) if none else (math.ceil(size / old), 0)
+
+
 def _replace(text: Operand, args: list[Operand]) -> CallCost:
     size, old, new = text.bounds, args[0].bounds, args[1].bounds
-    if old.low == 0:
-        most, kept_most = min(size.high + 1, MAX_COST), size.high
-    elif new.high <= old.low:
-        most, kept_most = 0, size.high
-    else:
-        most, kept_most = math.ceil(size.high / old.low), 0
-    if old.high == 0:
-        least, kept_least = min(size.low + 1, MAX_COST), size.low
-    elif old.high <= new.low:
-        least, kept_least = 0, size.low
-    else:
-        least, kept_least = math.ceil(size.low / old.high), 0
+    most, kept_most = _replaced(size.high, old.low, none=new.high <= old.low)
+    least, kept_least = _replaced(size.low, old.high, none=old.high <= new.low)
     result = Span(least, most).times(new).plus(Span(kept_least, kept_most))
     return CallCost(size.scaled(2 * STRING_FACTOR), result)
 

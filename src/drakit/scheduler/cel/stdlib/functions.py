@@ -93,11 +93,7 @@ def _semver(text: str, lenient: bool = False) -> Semver:
 
 def _compared(test: Callable[[Any, Any], Value]) -> list[tuple[Function, tuple[type, ...]]]:
     """A comparison that exists for quantities and for versions."""
-
-    def of_quantities(a: Amount, b: Amount) -> Value:
-        return test(a.quantity, b.quantity)
-
-    return [(of_quantities, (Amount, Amount)), (test, (Semver, Semver))]
+    return [(lambda a, b: test(a.quantity, b.quantity), (Amount, Amount)), (test, (Semver, Semver))]
 
 
 def _component(name: str) -> list[tuple[Function, tuple[type, ...]]]:

@@ -98,12 +98,8 @@ def _query(url: Url) -> dict[str, list[str]]:
         key, _, value = pair.partition("=")
         if _ESCAPE.search(key) or _ESCAPE.search(value):
             continue
-        found.setdefault(_decoded(key), []).append(_decoded(value))
+        found.setdefault(unquote_plus(key), []).append(unquote_plus(value))
     return found
-
-
-def _decoded(text: str) -> str:
-    return unquote_plus(text, errors="replace")
 
 
 OVERLOADS: Final[Overloads] = {
