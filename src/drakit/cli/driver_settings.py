@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from drakit.cli.errors import CliError
+from drakit.cli.errors import CliError, cli_errors
 from drakit.drivers.models.cpu_settings import CpuSettings
 from drakit.drivers.models.node_driver import NodeDriver
 from drakit.kit.config.options import listen_address, node_name
@@ -84,11 +84,9 @@ def driver_settings(options: argparse.Namespace, proc: str = "/proc") -> DriverS
         options = _with_arguments(options, chosen.program, arguments)
     program = chosen.program
     _reject_other_settings(options, program)
-    try:
+    with cli_errors(ConfigurationError, f"`{program.name} --help` lists every setting"):
         loaded = resolve(program.config, options, os.environ, prefix=program.prefix)
         node = node_name(loaded.config, os.environ)
-    except ConfigurationError as error:
-        raise CliError(str(error), f"`{program.name} --help` lists every setting") from None
     return DriverSettings(chosen, loaded.config, loaded.sources, node, options.kubelet_config, options.pid)
 
 

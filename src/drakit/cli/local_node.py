@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 from string import ascii_uppercase
 
-from drakit.cli.errors import CliError
+from drakit.cli.errors import CliError, cli_errors
 from drakit.core.cpuset import CpuSet
 from drakit.core.objects import DeviceClass
 from drakit.core.text import cpu_list, human_bytes
@@ -78,12 +78,8 @@ def local_node(
 
 def find_node_drivers(options: argparse.Namespace) -> NodeDrivers:
     """Return what Kubernetes drivers hold on this machine. Raises :class:`CliError`."""
-    try:
+    with cli_errors(OSError, "let the driver run until the claim's pod is gone, or restart the node"):
         return node_drivers.find(options.kubelet_root_dir)
-    except OSError as error:
-        raise CliError(
-            str(error), "let the driver run until the claim's pod is gone, or restart the node"
-        ) from None
 
 
 def print_claims(

@@ -349,7 +349,8 @@ def wrap(text: str, width: int) -> list[str]:
             lines.append(current)
             current = indent
         while len(current) + len(word) > width:
-            cut = _break_after_comma(word, width - len(current))
+            room = width - len(current)
+            cut = word.rfind(",", 1, room) + 1 or room  # lists of CPUs between items if possible
             lines.append(current + word[:cut])
             current, word = indent, word[cut:]
         current += word
@@ -365,12 +366,6 @@ def join_parts(parts: Sequence[str], width: int) -> list[str]:
         else:
             lines += wrap(part, width)
     return lines
-
-
-def _break_after_comma(word: str, width: int) -> int:
-    """Return where to break a long word: lists of CPUs between items if possible."""
-    comma = word.rfind(",", 0, width)
-    return comma + 1 if comma > 0 else width
 
 
 def _columns(count: int, most: int, even_percent: int) -> int:

@@ -7,7 +7,7 @@ nothing depends on color: ``x`` offline, ``*`` isolated, and the symbol of the m
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import groupby
+from itertools import groupby, zip_longest
 from typing import Final
 
 from drakit.core.cpuset import CpuSet
@@ -109,18 +109,10 @@ class _Cells:
 
     def __init__(self, machine: Machine, marks: Mapping[int, Mark]) -> None:
         self.marks = marks
-        self._slots: list[int] = []
-        for box in machine_boxes(machine):
-            for part in box.walk():
-                for core in part.cores:
-                    self._make_room(core)
+        cores = (core for box in machine_boxes(machine) for part in box.walk() for core in part.cores)
+        widths = [[len(text) for text, _style in self._threads(core)] for core in cores]
+        self._slots = [max(column) for column in zip_longest(*widths, fillvalue=0)]
         self.widest = self._width(len(self._slots))
-
-    def _make_room(self, core: Core) -> None:
-        for index, (text, _style) in enumerate(self._threads(core)):
-            if index == len(self._slots):
-                self._slots.append(0)
-            self._slots[index] = max(self._slots[index], len(text))
 
     def _width(self, slots: int) -> int:
         return sum(self._slots[:slots]) + max(slots - 1, 0) + (2 if slots > 1 else 0)

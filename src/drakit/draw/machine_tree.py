@@ -9,7 +9,8 @@ a level in which every part is one core becomes a note. A CPU of unknown locatio
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -81,11 +82,18 @@ class Box:
 def machine_boxes(machine: Machine) -> tuple[Box, ...]:
     """Return the outermost boxes of *machine*; every CPU is in exactly one core of one box."""
     boxes = _BoxBuilder(machine).boxes() if machine.cpus else ()
-    bare = [node for node in machine.numa_nodes if not _has_cpu(machine, node)]
-    return (*boxes, *(_bare_node(node) for node in bare))
+    with_cpus = {cpu.numa_node for cpu in machine.cpus}
+    bare = [
+        Box(
+            BoxLevel.NUMA,
+            (f"NUMA node {node.id}", "memory only" if node.memory_bytes else "empty"),
+            memory_notes(node),
+        )
+        for node in machine.numa_nodes
+        if node.id not in with_cpus
+    ]
+    return (*boxes, *bare)
 
-
-# -- the levels ---------------------------------------------------------------------------------
 
 _Key = Callable[[Cpu], int | None]
 _KEYS: Final[dict[BoxLevel, _Key]] = {
@@ -105,7 +113,7 @@ class _BoxBuilder:
         self.nodes = {node.id: node for node in machine.numa_nodes}
         self.kinds = {cpu.core_type for cpu in machine.cpus}
         self.places = {level: _places(machine.cpus, level) for level in _KEYS}
-        self.sizes = {level: _sizes(places.values()) for level, places in self.places.items()}
+        self.sizes = {level: Counter(places.values()) for level, places in self.places.items()}
         self.described_nodes: set[int] = set()
 
     def boxes(self) -> tuple[Box, ...]:
@@ -206,13 +214,6 @@ def _places(cpus: Sequence[Cpu], level: BoxLevel) -> dict[int, int]:
     return places
 
 
-def _sizes(parts: Iterable[int]) -> dict[int, int]:
-    sizes: dict[int, int] = {}
-    for part in parts:
-        sizes[part] = sizes.get(part, 0) + 1
-    return sizes
-
-
 def _cores(members: Sequence[Cpu]) -> tuple[Core, ...]:
     """Group the threads of each core; a CPU of unknown core is a core of its own."""
     groups: dict[tuple[str, int], list[Cpu]] = {}
@@ -234,15 +235,6 @@ def memory_notes(node: NumaNode) -> tuple[str, ...]:
         memory,
         *(f"{pool.total} × {human_bytes(pool.size_bytes)} hugepages, {pool.free} free" for pool in pools),
     )
-
-
-def _bare_node(node: NumaNode) -> Box:
-    title = (f"NUMA node {node.id}", "memory only" if node.memory_bytes else "empty")
-    return Box(BoxLevel.NUMA, title, memory_notes(node))
-
-
-def _has_cpu(machine: Machine, node: NumaNode) -> bool:
-    return any(cpu.numa_node == node.id for cpu in machine.cpus)
 
 
 def _cache_title(machine: Machine, part: int, piece: str) -> tuple[str, ...]:

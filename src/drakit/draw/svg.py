@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Final, NamedTuple
 
 from drakit.draw.folding import fold
@@ -135,10 +136,6 @@ class _Pills:
             cell_gap_y=7, least_chars=20, even_percent=50,
         )  # fmt: skip
 
-    def label(self, cpu: Cpu) -> str:
-        mark = self.marks.get(cpu.id)
-        return f"{cpu.id}{mark.symbol if mark else ''}"
-
 
 def _span(count: int, size: int) -> int:
     return count * size + (count - 1) * _PILL_GAP
@@ -149,7 +146,7 @@ def _paint_core(page: _Page, pills: _Pills, core: Core, x: int, y: int) -> None:
     width, height = pills.cell(len(core.cpus))
     online = any(cpu.online for cpu in core.cpus)
     fill = CORE_FILLS[core.kind] if online else OFFLINE_FILL
-    page.add(f"<g><title>{_escape(_tooltip(core))}</title>")
+    page.add(f"<g><title>{escape(_tooltip(core), quote=False)}</title>")
     page.rect("core", _Area(x, y, width, height), f'fill="{fill}" rx="6"')
     for index, cpu in enumerate(core.cpus):
         row, column = divmod(index, columns)
@@ -160,10 +157,10 @@ def _paint_core(page: _Page, pills: _Pills, core: Core, x: int, y: int) -> None:
 
 
 def _paint_cpu(page: _Page, pills: _Pills, cpu: Cpu, x: int, y: int) -> None:
-    style = _cpu_style(cpu, pills.marks.get(cpu.id))
-    page.rect("cpu", _Area(x, y, pills.width, _PILL_HEIGHT), style)
+    mark = pills.marks.get(cpu.id)
+    page.rect("cpu", _Area(x, y, pills.width, _PILL_HEIGHT), _cpu_style(cpu, mark))
     extra = "" if cpu.online else ' fill-opacity="0.55" text-decoration="line-through"'
-    page.words("number", x + pills.width // 2, y + 16, pills.label(cpu), extra)
+    page.words("number", x + pills.width // 2, y + 16, f"{cpu.id}{mark.symbol if mark else ''}", extra)
 
 
 def _cpu_style(cpu: Cpu, mark: Mark | None) -> str:
@@ -247,7 +244,7 @@ class _Page:
 
     def words(self, kind: str, x: int, y: int, text: str, extra: str = "") -> None:
         style = f'class="{kind}" x="{x}" y="{y}" {_FONT[kind]}{extra}'
-        self.add(f"<text {style}>{_escape(text)}</text>")
+        self.add(f"<text {style}>{escape(text, quote=False)}</text>")
 
     def heading(self, first: Sequence[str], second: Sequence[str]) -> None:
         for kind, parts, step in (("heading", first, _HEADING_LINE), ("text", second, _LINE)):
@@ -299,7 +296,7 @@ class _Page:
         return "\n".join(
             [
                 f'<svg {name} {size} viewBox="0 0 {width} {height}" role="img" font-family="{FONTS}">',
-                f"<title>{_escape(description)}</title>",
+                f"<title>{escape(description, quote=False)}</title>",
                 f'<rect class="page" {size} fill="#ffffff"/>',
                 *self._elements,
                 "</svg>\n",
@@ -311,7 +308,3 @@ def _share(text: str, nearest: int, farthest: int) -> str:
     if not text.isdigit() or farthest == nearest:
         return "0.08"
     return f"{0.08 + 0.5 * (int(text) - nearest) / (farthest - nearest):.2f}"
-
-
-def _escape(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

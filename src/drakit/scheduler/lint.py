@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from drakit.core.objects import (
+    Device,
     DeviceClaim,
     DeviceClass,
     DeviceConstraint,
@@ -17,6 +18,7 @@ from drakit.core.objects import (
     DeviceSelector,
     DeviceTaintRule,
     ResourceSlice,
+    ResourceSliceSpec,
     SubRequest,
 )
 from drakit.core.pods import Pod
@@ -77,11 +79,9 @@ class Published:
     slices: tuple[ResourceSlice, ...] = ()
     classes: tuple[DeviceClass, ...] = ()
 
-    def devices(self) -> Iterator[tuple[ResourceSlice, int]]:
-        """All devices as slice and position."""
-        for entry in self.slices:
-            for at in range(len(entry.spec.devices)):
-                yield entry, at
+    def devices(self) -> Iterator[tuple[ResourceSliceSpec, Device]]:
+        """All devices, with the content of their slice."""
+        return ((entry.spec, device) for entry in self.slices for device in entry.spec.devices)
 
 
 def lint_pod(pod: Pod) -> Iterator[LintFinding]:
@@ -119,7 +119,11 @@ def lint_uses(pod: Pod, entry: str, claim: DeviceClaim) -> Iterator[LintFinding]
 
 def lint_claim(claim: DeviceClaim, published: Published) -> Iterator[LintFinding]:
     """Check requests and constraints."""
-    least = sum(_fewest(request) for request in claim.requests)
+    counts = (
+        [s.count if s.allocation_mode == "ExactCount" else 1 for _, s in request_specs(request)]
+        for request in claim.requests
+    )
+    least = sum(min(count, default=0) for count in counts)
     if least > MAX_ALLOCATION_RESULTS:
         message = (
             f"the claim requests at least {least} devices; a claim can have at most {MAX_ALLOCATION_RESULTS}"
@@ -131,11 +135,6 @@ def lint_claim(claim: DeviceClaim, published: Published) -> Iterator[LintFinding
         yield from _unreachable(request)
     for constraint in claim.constraints:
         yield from _lint_constraint(constraint, claim, published)
-
-
-def _fewest(request: DeviceRequest) -> int:
-    specs = [spec for _, spec in request_specs(request)]
-    return min((s.count if s.allocation_mode == "ExactCount" else 1 for s in specs), default=0)
 
 
 def _lint_spec(spec: RequestSpec, name: str, published: Published) -> Iterator[LintFinding]:
@@ -197,8 +196,7 @@ def _lint_constraint(
         message = f"the constraint attribute {attribute!r} has no domain"
         yield _finding("unqualified-attribute", message, attribute)
     elif published.slices and not any(
-        lookup_attribute(entry.spec.devices[at], entry.spec.driver, attribute)
-        for entry, at in published.devices()
+        lookup_attribute(device, source.driver, attribute) for source, device in published.devices()
     ):
         message = f"no driver publishes {attribute}, so the constraint can never be satisfied"
         yield _finding("unpublished-attribute", message, attribute)
@@ -242,16 +240,15 @@ def _against_devices(
     count = matching = 0
     keys: set[str] = set()
     all_keys: set[str] = set()
-    for entry, at in published.devices():
-        device = entry.spec.devices[at]
+    for source, device in published.devices():
         count += 1
         all_keys.update(device.capacity)
         try:
-            value = device_value(entry.spec.driver, device)
+            value = device_value(source.driver, device)
             if not all(selector.matches(value) for selector in compiled):
                 continue
         except CelRuntimeError as error:
-            device_name = f"{entry.spec.driver}/{entry.spec.pool.name}/{device.name}"
+            device_name = f"{source.driver}/{source.pool.name}/{device.name}"
             message = (
                 f"request {name}: a selector fails on device {device_name}: {error}; scheduling "
                 "fails on all nodes"

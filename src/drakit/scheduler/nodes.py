@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeVar
 
-from drakit.core.objects import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from drakit.core.objects import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration
 from drakit.core.pods import Node, NodeTaint, Pod, PodContainer, PodToleration
 from drakit.core.quantity import ZERO, Quantity
 from drakit.scheduler.errors import FatalError
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
 UNSCHEDULABLE: Final = NodeTaint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+_Taint = TypeVar("_Taint", NodeTaint, Taint)
 
 
 def selector_matches(selector: NodeSelector, node: Node) -> bool:
@@ -86,21 +87,26 @@ def node_rejection(pod: Pod, node: Node, in_use: dict[str, Quantity] | None) -> 
     taints = node.spec.taints
     if node.spec.unschedulable:
         taints = (*taints, UNSCHEDULABLE)
-    for taint in taints:
-        if taint.effect in ("NoSchedule", "NoExecute") and not _tolerated(taint, spec.tolerations):
-            if taint == UNSCHEDULABLE:
-                return "node(s) were unschedulable"
-            return f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
+    taint = untolerated_taint(taints, spec.tolerations)
+    if taint is not None:
+        untolerated = f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
+        return "node(s) were unschedulable" if taint == UNSCHEDULABLE else untolerated
     return None if in_use is None else _resource_rejection(pod, node, in_use)
 
 
-def _tolerated(taint: NodeTaint, tolerations: Iterable[PodToleration]) -> bool:
-    return any(
-        (not t.effect or t.effect == taint.effect)
-        and (not t.key or t.key == taint.key)
-        and (t.operator == "Exists" or (t.operator in ("", "Equal") and t.value == taint.value))
-        for t in tolerations
-    )
+def untolerated_taint(
+    taints: Iterable[_Taint], tolerations: Sequence[PodToleration | Toleration]
+) -> _Taint | None:
+    """The first taint of a node or device that prevents its use and is not tolerated."""
+    for taint in taints:
+        if taint.effect in ("NoSchedule", "NoExecute") and not any(
+            (not t.effect or t.effect == taint.effect)
+            and (not t.key or t.key == taint.key)
+            and (t.operator == "Exists" or (t.operator in ("", "Equal") and t.value == taint.value))
+            for t in tolerations
+        ):
+            return taint
+    return None
 
 
 def pod_requests(pod: Pod) -> dict[str, Quantity]:

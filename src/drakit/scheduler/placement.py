@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,7 +23,7 @@ from drakit.core.objects import (
 from drakit.core.pods import Node, Pod
 from drakit.core.quantity import Quantity
 from drakit.scheduler.allocator.node_devices import InUse, NodeDevices
-from drakit.scheduler.allocator.search import AllocationFound, AllocationImpossible, ClaimAllocation, allocate
+from drakit.scheduler.allocator.search import AllocationImpossible, ClaimAllocation, allocate
 from drakit.scheduler.cel.errors import CelCompileError
 from drakit.scheduler.cel.selector import rejection
 from drakit.scheduler.errors import FatalError, SearchLimitError
@@ -137,7 +137,7 @@ def prepare(cluster: ClusterSnapshot, pod: Pod) -> SchedulingCycle:
     scheduling.requested = _requested_by_node(cluster.pods, pod)
     classes = {c.metadata.name: c for c in cluster.classes}
     pending = [c for c in claims if c.status.allocation is None]
-    scheduling.blocked = _deleting(claims) or _fully_reserved(claims, pod) or _missing_class(pending, classes)
+    scheduling.blocked = next(_obstacles(claims, classes, pod), "")
     if not scheduling.blocked:
         try:
             scheduling.plans = plan_claims(pending, classes)
@@ -166,12 +166,10 @@ def choose(scheduling: SchedulingCycle, answers: tuple[NodeResult, ...]) -> Sche
     most preferred alternatives is chosen, then the first by name; kube-scheduler's other scores and
     its random choice among equals are not modeled.
     """
-    for answer in answers:
-        if answer.fatal:
-            return SchedulingResult(False, None, answer.reason, answers, claims=scheduling.claims)
+    fatal = next((answer for answer in answers if answer.fatal), None)
     fitting = [answer for answer in answers if answer.fits]
-    if not fitting:
-        reason = _summary(answers)
+    if fatal or not fitting:
+        reason = fatal.reason if fatal else _summary(answers)
         return SchedulingResult(False, None, reason, answers, claims=scheduling.claims)
     best = max(fitting, key=lambda answer: answer.score)
     return SchedulingResult(True, best.name, "", answers, best.allocations, claims=scheduling.claims)
@@ -208,24 +206,15 @@ def examine(scheduling: SchedulingCycle, node: Node) -> tuple[NodeResult, NodeDe
     except SearchLimitError as error:
         gave_up = NodeResult(name, False, str(error), steps=error.steps, at_least=True)
         return gave_up, node_devices
-    answer = _answer(name, outcome)
-    if elsewhere and answer.fits:
+    if isinstance(outcome, AllocationImpossible):
+        failed = NodeResult(name, False, outcome.reason, steps=outcome.steps, at_least=outcome.at_least)
+        return failed, node_devices
+    if elsewhere:
         # kube-scheduler still searches: an error or a lack of devices takes precedence.
-        answer = NodeResult(name, False, elsewhere, steps=answer.steps)
-    return answer, node_devices
-
-
-def _answer(name: str, outcome: AllocationFound | AllocationImpossible) -> NodeResult:
-    if isinstance(outcome, AllocationFound):
-        return NodeResult(
-            name,
-            True,
-            allocations=outcome.claims,
-            steps=outcome.steps,
-            at_least=outcome.at_least,
-            score=sum(map(_score, outcome.claims)),
-        )
-    return NodeResult(name, False, outcome.reason, steps=outcome.steps, at_least=outcome.at_least)
+        return NodeResult(name, False, elsewhere, steps=outcome.steps), node_devices
+    score = sum(map(_score, outcome.claims))
+    fits = NodeResult(name, True, "", outcome.claims, outcome.steps, outcome.at_least, score=score)
+    return fits, node_devices
 
 
 def _score(allocation: ClaimAllocation) -> int:
@@ -291,31 +280,21 @@ def rejected_selectors(
     return found
 
 
-def _missing_class(claims: list[ResourceClaim], classes: dict[str, DeviceClass]) -> str:
-    for claim in claims:
-        for request in claim.spec.devices.requests:
-            for name, spec in request_specs(request):
-                if spec.device_class_name not in classes:
-                    return f"request {name}: device class {spec.device_class_name} does not exist"
-    return ""
-
-
-def _fully_reserved(claims: tuple[ResourceClaim, ...], pod: Pod) -> str:
-    """The reason if an allocated claim has the maximum number of users."""
-    for claim in claims:
-        users = claim.status.reserved_for
-        if claim.status.allocation is None or len(users) < _MAX_USERS:
-            continue
-        if not any(u.uid == pod.metadata.uid for u in users):
-            return "resourceclaim in use"
-    return ""
-
-
-def _deleting(claims: tuple[ResourceClaim, ...]) -> str:
+def _obstacles(claims: tuple[ResourceClaim, ...], classes: dict[str, DeviceClass], pod: Pod) -> Iterator[str]:
+    """Why the pod cannot be scheduled on any node."""
     for claim in claims:
         if claim.metadata.deletion_timestamp is not None:
-            return f'resourceclaim "{claim.metadata.name}" is being deleted'
-    return ""
+            yield f'resourceclaim "{claim.metadata.name}" is being deleted'
+    for claim in claims:
+        users = claim.status.reserved_for
+        full = claim.status.allocation is not None and len(users) >= _MAX_USERS
+        if full and all(user.uid != pod.metadata.uid for user in users):
+            yield "resourceclaim in use"
+    for claim in claims:
+        for request in () if claim.status.allocation else claim.spec.devices.requests:
+            for name, spec in request_specs(request):
+                if spec.device_class_name not in classes:
+                    yield f"request {name}: device class {spec.device_class_name} does not exist"
 
 
 def _requested_by_node(pods: Iterable[Pod], excluding: Pod) -> dict[str, dict[str, Quantity]]:
@@ -360,10 +339,9 @@ def _tainted(entry: ResourceSlice, rules: tuple[DeviceTaintRule, ...]) -> Resour
 
 
 def _rule_matches(selector: DeviceTaintSelector | None, driver: str, pool: str, device: str) -> bool:
-    if selector is None:
-        return False
     return (
-        selector.driver in (None, driver)
+        selector is not None
+        and selector.driver in (None, driver)
         and selector.pool in (None, pool)
         and selector.device in (None, device)
     )

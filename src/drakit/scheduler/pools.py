@@ -174,8 +174,9 @@ def _assemble(
         counters += [entry for entry in elsewhere if entry.spec.shared_counters]
     devices = [entry for entry in here if not entry.spec.shared_counters]
     others = [entry for entry in elsewhere if not entry.spec.shared_counters]
-    sets: dict[str, CounterSet] = {}
-    wrong = _repeated_device(devices) or _collect_counters(counters, sets)
+    counter_sets = [found for entry in counters for found in entry.spec.shared_counters]
+    sets = {found.name: found for found in counter_sets}
+    wrong = _repeated_device(devices) or _repeated("counter set", (found.name for found in counter_sets))
     wrong = wrong or _unknown_counter(sets, [*devices, *others])
     if wrong:
         return PoolView(pool, invalid=wrong)
@@ -183,21 +184,15 @@ def _assemble(
 
 
 def _repeated_device(slices: list[ResourceSlice]) -> str:
+    return _repeated("device", (device.name for entry in slices for device in entry.spec.devices))
+
+
+def _repeated(kind: str, names: Iterable[str]) -> str:
     seen: set[str] = set()
-    for entry in slices:
-        for device in entry.spec.devices:
-            if device.name in seen:
-                return f"duplicate device name {device.name}"
-            seen.add(device.name)
-    return ""
-
-
-def _collect_counters(slices: list[ResourceSlice], into: dict[str, CounterSet]) -> str:
-    for entry in slices:
-        for counter_set in entry.spec.shared_counters:
-            if counter_set.name in into:
-                return f"duplicate counter set name {counter_set.name}"
-            into[counter_set.name] = counter_set
+    for name in names:
+        if name in seen:
+            return f"duplicate {kind} name {name}"
+        seen.add(name)
     return ""
 
 

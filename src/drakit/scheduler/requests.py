@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -74,18 +75,17 @@ def claim_name(claim: ResourceClaim) -> str:
 
 def plan_claims(claims: Iterable[ResourceClaim], classes: Mapping[str, DeviceClass]) -> tuple[ClaimPlan, ...]:
     """Resolve the requests of all claims. Raises :class:`FatalError` if one is not supported."""
-    numbers = iter(range(1 << 30))
-    plans: list[ClaimPlan] = []
-    for claim in claims:
-        requests: list[RequestPlan] = []
-        for request in claim.spec.devices.requests:
-            specs: tuple[RequestSpec, ...] = request.first_available
-            if not specs:
-                specs = (request.exactly or ExactRequest(),)
-            variants = tuple(_variant(claim, request, spec, classes, next(numbers)) for spec in specs)
-            requests.append(RequestPlan(request, variants))
-        plans.append(ClaimPlan(claim, tuple(requests)))
-    return tuple(plans)
+    numbers = itertools.count()
+
+    def planned(claim: ResourceClaim, request: DeviceRequest) -> RequestPlan:
+        specs = request.first_available or (request.exactly or ExactRequest(),)
+        variants = (_variant(claim, request, spec, classes, next(numbers)) for spec in specs)
+        return RequestPlan(request, tuple(variants))
+
+    return tuple(
+        ClaimPlan(claim, tuple(planned(claim, request) for request in claim.spec.devices.requests))
+        for claim in claims
+    )
 
 
 def _variant(

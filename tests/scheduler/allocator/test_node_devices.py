@@ -12,9 +12,9 @@ from drakit.scheduler.allocator.node_devices import (
     Suitable,
     Tainted,
     Unusable,
-    untolerated_taint,
 )
 from drakit.scheduler.errors import FatalError
+from drakit.scheduler.nodes import untolerated_taint
 from drakit.scheduler.pools import DeviceId
 from tests.scheduler.factories import allocated, claim, device, exactly, node_devices, plans, resource_slice
 from tests.scheduler.problems import Json

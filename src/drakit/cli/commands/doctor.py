@@ -38,14 +38,13 @@ def run(options: argparse.Namespace) -> int:
     remarks = list(examine(settings))
     ready = all(remark["level"] != "problem" for remark in remarks)
     if options.output == "json":
-        document = {"node": settings.node, "ready": ready, "remarks": remarks}
-        print(json.dumps(document, indent=2))
-        return 0 if ready else 1
-    for remark in remarks:
-        print(f"{_SIGNS[remark['level']]} {remark['subject']}: {remark['text']}")
-        if remark["wayOut"]:
-            print(f"      {remark['wayOut']}")
-    print("ready" if ready else "not ready: see the lines marked [-]")
+        print(json.dumps({"node": settings.node, "ready": ready, "remarks": remarks}, indent=2))
+    else:
+        for remark in remarks:
+            print(f"{_SIGNS[remark['level']]} {remark['subject']}: {remark['text']}")
+            if remark["wayOut"]:
+                print(f"      {remark['wayOut']}")
+        print("ready" if ready else "not ready: see the lines marked [-]")
     return 0 if ready else 1
 
 

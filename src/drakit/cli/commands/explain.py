@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from drakit.cli.cluster_options import add_options, read_cluster
-from drakit.cli.errors import CliError
+from drakit.cli.errors import CliError, cli_errors
 from drakit.cluster import Manifests, pod_of, pod_using, read_manifests
 from drakit.core.objects import DeviceRequestAllocationResult, ResourceClaim, true_conditions
 from drakit.core.pods import Node, Pod
@@ -56,10 +56,8 @@ def run(options: argparse.Namespace) -> int:
     wanted = read_manifests(options.filename, options.namespace)
     cluster = read_cluster(options, wanted)
     pod = _subject(options, cluster, wanted)
-    try:
+    with cli_errors(ClaimNotFoundError, "add the object with -f or --from"):
         scheduling = prepare(cluster, pod)
-    except ClaimNotFoundError as error:
-        raise CliError(str(error), "add the object with -f or --from") from None
     nodes = [n for n in cluster.nodes if options.node in (None, n.metadata.name)]
     nodes.sort(key=lambda n: n.metadata.name)
     pending = [c for c in scheduling.claims if c.status.allocation is None]
@@ -179,8 +177,7 @@ def _name(pod: Pod) -> str:
 
 def _print_held(pod: Pod, held: list[dict[str, Any]], output: str) -> None:
     if output == "json":
-        document = {"pod": _name(pod), "claims": held}
-        print(json.dumps(document, indent=2))
+        print(json.dumps({"pod": _name(pod), "claims": held}, indent=2))
         return
     where = f" on node {pod.spec.node_name}" if pod.spec.node_name else ""
     print(f"pod {_name(pod)} has its devices{where}:")
@@ -251,9 +248,7 @@ def _still_waiting(pod: Pod, scheduling: SchedulingCycle, nodes: list[Node], out
 def _print_blocked(pod: Pod, scheduling: SchedulingCycle, output: str) -> None:
     reason = scheduling.blocked
     if output == "json":
-        document = {"pod": _name(pod), "feasible": False,
-                    "node": None, "reason": reason, "nodes": []}  # fmt: skip
-        print(json.dumps(document, indent=2))
+        print(json.dumps(_document(pod, SchedulingResult(False, None, reason), []), indent=2))
     else:
         print(f"pod {_name(pod)} cannot be scheduled on any node: {reason}")
         if "device class" in reason:

@@ -22,7 +22,7 @@ from drakit import __version__
 from drakit.cli.commands.doctor import examine
 from drakit.cli.documents import format_document
 from drakit.cli.driver_settings import DriverSettings, add_options, ask_driver, driver_settings
-from drakit.cli.errors import CliError
+from drakit.cli.errors import CliError, cli_errors
 from drakit.core.bootrecord import boot_id
 from drakit.core.objects import to_builtins
 from drakit.drivers.models.cpu_settings import CpuSettings
@@ -207,13 +207,9 @@ def _log_warnings(path: str) -> list[str]:
 
 def _write_new(path: str, text: str) -> None:
     """Create a file that only its owner can read; an incomplete one is removed."""
-    try:
+    remedy = "name a new file with --file, or use --file - for standard output"
+    with cli_errors(OSError, remedy, lambda error: f"cannot create {path!r}: {error.strerror}"):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise CliError(
-            f"cannot create {path!r}: {error.strerror}",
-            "name a new file with --file, or use --file - for standard output",
-        ) from None
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
             file.write(text)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from drakit.cli.errors import CliError
+from drakit.cli.errors import CliError, cli_errors
 from drakit.core.cpuset import EMPTY, CpuSet
 from drakit.core.text import align, human_bytes
 from drakit.draw.layout import wrap
@@ -56,13 +56,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the resources; returns 1 if nothing would be offered."""
     config = _config(options)
-    try:
+    remedy = "run as the driver's user, or give another --state-dir"
+    with cli_errors(OSError, remedy, "cannot read the driver's files: {}".format):
         driver = current_cpumem_driver(config, with_claims=options.root is None)
-    except OSError as error:
-        raise CliError(
-            f"cannot read the driver's files: {error}",
-            "run as the driver's user, or give another --state-dir",
-        ) from None
     document = inspect_document(driver, config.sysfs_root)
     if options.output == "json":
         print(json.dumps(document, indent=2))
@@ -79,10 +75,8 @@ def _config(options: argparse.Namespace) -> CpuMemConfig:
                 "give the directory with the sys/ (and proc/) of the machine",
             )
         options.sysfs_root = os.path.abspath(options.root)
-    try:
+    with cli_errors(ConfigurationError, "`dra-driver-cpumem --help` lists every setting"):
         return resolve(CpuMemConfig, options, os.environ, prefix=PREFIX).config
-    except ConfigurationError as error:
-        raise CliError(str(error), "`dra-driver-cpumem --help` lists every setting") from None
 
 
 def inspect_document(driver: CpuMemDriver, root: str = "/") -> Document:
@@ -219,8 +213,7 @@ def _pool_rows(document: Document) -> list[tuple[str, ...]]:
     ]
     for node in document["numaNodes"]:
         for pool in node["hugepages"]:
-            keys = ("size", "total", "free", "surplus")
-            cells = [str(pool[key]) for key in keys]
+            cells = [str(pool[key]) for key in ("size", "total", "free", "surplus")]
             rows.append((str(node["id"]), *cells, "", str(pool["growth"]), str(pool["withheld"])))
     for pool in document["hugepages"]:
         cells = [str(pool[key]) for key in ("size", "total", "free", "surplus")]

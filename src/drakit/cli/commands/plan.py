@@ -10,7 +10,7 @@ from string import ascii_lowercase, ascii_uppercase
 from typing import Any, Final
 
 from drakit.cli.cluster_options import DUMP_COMMAND, add_options, read_cluster
-from drakit.cli.errors import CliError
+from drakit.cli.errors import CliError, cli_errors
 from drakit.cluster import Manifests, pod_of, read_manifests
 from drakit.core.pods import Pod
 from drakit.core.quantity import Quantity
@@ -71,10 +71,8 @@ def run(options: argparse.Namespace) -> int:
         if options.output == "json":
             print(json.dumps({**_document(SchedulingResult(False, None, rejected)), "error": rejected}))
         raise CliError(f"the API server rejects this: {rejected}", "correct the expression")
-    try:
+    with cli_errors(ClaimNotFoundError, "add the object with -f or --from"):
         placement = place(cluster, pod, options.node)
-    except ClaimNotFoundError as error:
-        raise CliError(str(error), "add the object with -f or --from") from None
     cpus = planned_cpus(cluster, placement, options.machine, options.reserved_cpus)
     if options.output == "json":
         print(json.dumps({**_document(placement), **_cpu_document(cpus)}, indent=2))

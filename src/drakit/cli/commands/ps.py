@@ -8,7 +8,7 @@ import json
 import sys
 from typing import Any, Final
 
-from drakit.cli.errors import CliError
+from drakit.cli.errors import cli_errors
 from drakit.cli.local_node import add_options, amounts_of, local_node, print_claims
 from drakit.core.text import align, human_bytes
 from drakit.draw.terminal import Terminal
@@ -34,10 +34,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the table and the drawing."""
     driver, node = local_node(options, driver_name=CPUMEM)
-    try:
+    with cli_errors(OSError, "give another --state-dir", "cannot read the claims: {}".format):
         prepared_claims = asyncio.run(node.look())
-    except OSError as error:
-        raise CliError(f"cannot read the claims: {error}", "give another --state-dir") from None
     claims = list(prepared_claims)
     free = driver.cpus.shared(prepared_claims)
     if options.output == "json":

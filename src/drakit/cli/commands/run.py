@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final, NoReturn
 
-from drakit.cli.errors import CliError
+from drakit.cli.errors import CliError, cli_errors
 from drakit.cli.local_node import add_options, find_node_drivers, held_words, local_node, print_claims
 from drakit.cluster import ClaimFile, read_claims
 from drakit.core.cpuset import CpuSet
@@ -118,14 +118,12 @@ def _amounts(options: argparse.Namespace) -> dict[str, Quantity]:
     amounts: dict[str, Quantity] = {}
     if options.cpus is not None:
         amounts[CPU.key] = Quantity(options.cpus)
-    try:
+    with cli_errors(ValueError, "write --memory 1Gi, --hugepages 2Mi=64Mi"):
         if options.memory is not None:
             amounts[MEMORY.key] = Quantity(options.memory)
         for text in options.hugepages:
             size, _, amount = text.partition("=")
             amounts[hugepages(parse_size(size)).key] = Quantity(amount)
-    except ValueError as error:
-        raise CliError(str(error), "write --memory 1Gi, --hugepages 2Mi=64Mi") from None
     for key, amount in amounts.items():
         if amount.nanos <= 0:
             raise CliError(f"{amount} of {key} is not valid", "request more than 0")

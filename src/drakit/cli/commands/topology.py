@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Final
 
-from drakit.cli.errors import CliError
+from drakit.cli.errors import CliError, cli_errors
 from drakit.core.text import align
 from drakit.draw.layout import join_parts, wrap
 from drakit.draw.machine_map import ascii_only, draw, legend
@@ -106,14 +106,12 @@ def _write_svg(machine: Machine, path: str) -> None:
     if path == "-":
         print(picture, end="")
         return
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(picture)
-    except OSError as error:
-        raise CliError(
-            f"cannot write the SVG to {path!r}: {error.strerror}",
-            "name a file in a writable directory, or use --svg - for standard output",
-        ) from error
+    remedy = "name a file in a writable directory, or use --svg - for standard output"
+    with (
+        cli_errors(OSError, remedy, lambda error: f"cannot write the SVG to {path!r}: {error.strerror}"),
+        open(path, "w", encoding="utf-8") as file,
+    ):
+        file.write(picture)
     print(f"wrote {path}", file=sys.stderr)
 
 

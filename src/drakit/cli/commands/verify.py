@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from drakit.cli.driver_settings import DriverSettings, add_options, driver_settings
-from drakit.cli.errors import CliError
+from drakit.cli.errors import CliError, cli_errors
 from drakit.core.text import count
 from drakit.drivers.cpumem.audit.observed import CgroupScanner, ObservedPod
 from drakit.drivers.cpumem.audit.verdict import Verdict, audit
@@ -46,11 +46,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Compare the cgroups with the claims and print the differences."""
     settings = driver_settings(options)
-    try:
+    with cli_errors(OSError, "run as root, or give the checkpoint directory with --state-dir"):
         driver = settings.driver()
         view = read_checkpoint(settings.config.checkpoint_dir(driver.name))
-    except OSError as error:
-        raise CliError(str(error), "run as root, or give the checkpoint directory with --state-dir") from None
     root = settings.config.cgroup_root
     if not os.path.exists(os.path.join(root, "cgroup.controllers")):
         raise CliError(

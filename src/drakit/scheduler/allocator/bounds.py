@@ -6,6 +6,8 @@ solution, so the first solution of the search stays the same.
 
 from __future__ import annotations
 
+import functools
+import operator
 from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Any, Final
@@ -43,11 +45,9 @@ class Bounds:
     def starved(self, c: int, r: int) -> bool:
         """Whether too few devices are free for request *r* of claim *c* or a later one."""
         state = self._state
-        for claim_at in range(c, len(state.plans)):
-            first = r if claim_at == c else 0
-            for request in state.plans[claim_at].requests[first:]:
-                if not any(self.enough(claim_at, v, 0, state.needed[v.number]) for v in request.variants):
-                    return True
+        for claim_at, request in state.remaining(c, r):
+            if not any(self.enough(claim_at, v, 0, state.needed[v.number]) for v in request.variants):
+                return True
         return self._crowded(c, r)
 
     def enough(self, c: int, variant: Variant, start: int, wanted: int) -> bool:
@@ -81,7 +81,7 @@ class Bounds:
         found = self._plain.get(key)
         if found is None:
             state = self._state
-            mask = mask_of(iter(state.promising(variant)))
+            mask = mask_of(state.promising(variant))
             found = not mask & (state.shareable | state.counting) and not any(
                 k.covers(variant.name) for k in state.constraints[c]
             )
@@ -139,9 +139,7 @@ class Bounds:
         joint = []
         for size in sizes:
             for chosen in combinations(demands, size):
-                union = 0
-                for demand in chosen:
-                    union |= demand.exclusive
+                union = functools.reduce(operator.or_, (demand.exclusive for demand in chosen))
                 shared = sum(d.shareable for d in chosen)
                 joint.append(_Demand(union, shared, sum(d.devices for d in chosen)))
         return joint
@@ -150,16 +148,14 @@ class Bounds:
         """The remaining requests that compete for devices."""
         state = self._state
         found = []
-        for claim_at in range(c, len(state.plans)):
-            first = r if claim_at == c else 0
-            for request in state.plans[claim_at].requests[first:]:
-                if any(v.admin for v in request.variants):
-                    continue
-                mask = 0
-                for v in request.variants:
-                    mask |= mask_of(state.all.get(v.number) or iter(state.promising(v)))
-                # A shareable device can serve many requests, but each only once.
-                shared = (mask & state.shareable).bit_count()
-                least = min(state.needed[v.number] for v in request.variants)
-                found.append(_Demand(mask & ~state.shareable, shared, least))
+        for _, request in state.remaining(c, r):
+            if any(v.admin for v in request.variants):
+                continue
+            mask = 0
+            for v in request.variants:
+                mask |= mask_of(state.all.get(v.number) or state.promising(v))
+            # A shareable device can serve many requests, but each only once.
+            shared = (mask & state.shareable).bit_count()
+            least = min(state.needed[v.number] for v in request.variants)
+            found.append(_Demand(mask & ~state.shareable, shared, least))
         return found

@@ -67,6 +67,7 @@ class Constraint:
     def __init__(self, attribute: str, requests: tuple[str, ...]) -> None:
         self.attribute = attribute
         self._requests = frozenset(requests)
+        self._values: list[Values] = []
 
     def covers(self, request: RequestName) -> bool:
         """Whether the constraint applies to devices of *request*."""
@@ -109,39 +110,28 @@ class Constraint:
         raise NotImplementedError
 
     def _push(self, request: RequestName, values: Values) -> None:
-        raise NotImplementedError
+        self._values.append(values)
 
     def _pop(self, request: RequestName) -> None:
-        raise NotImplementedError
+        self._values.pop()
 
 
 class MatchAttribute(Constraint):
-    """All devices have a value in common."""
-
-    def __init__(self, attribute: str, requests: tuple[str, ...]) -> None:
-        super().__init__(attribute, requests)
-        self._common: list[Values] = []
+    """All devices have a value in common; the stack holds the values in common so far."""
 
     def state(self) -> Hashable:
         """The values that all devices have in common."""
-        return self._common[-1] if self._common else ()
+        return self._values[-1] if self._values else ()
 
     def _allows(self, values: Values) -> bool:
-        return not self._common or bool(values & self._common[-1])
+        return not self._values or bool(values & self._values[-1])
 
     def _push(self, request: RequestName, values: Values) -> None:
-        self._common.append(values & self._common[-1] if self._common else values)
-
-    def _pop(self, request: RequestName) -> None:
-        self._common.pop()
+        super()._push(request, values & self._values[-1] if self._values else values)
 
 
 class DistinctAttribute(Constraint):
     """No two devices have a value in common."""
-
-    def __init__(self, attribute: str, requests: tuple[str, ...]) -> None:
-        super().__init__(attribute, requests)
-        self._values: list[Values] = []
 
     def state(self) -> Hashable:
         """The values of all devices."""
@@ -149,12 +139,6 @@ class DistinctAttribute(Constraint):
 
     def _allows(self, values: Values) -> bool:
         return not any(values & other for other in self._values)
-
-    def _push(self, request: RequestName, values: Values) -> None:
-        self._values.append(values)
-
-    def _pop(self, request: RequestName) -> None:
-        self._values.pop()
 
 
 class DistinctAttributeByRequest(DistinctAttribute):

@@ -41,14 +41,11 @@ class Matcher:
         if not self.simple or not _is_valid(device):
             return None
         found: list[Hashable] = [driver, shareable]
-        for domain, name in self._attributes:
-            found.append(device.attributes.get(f"{domain}/{name}"))
-            if domain == driver:
-                found.append(device.attributes.get(name))
-        for domain, name in self._capacities:
-            found.append(device.capacity.get(f"{domain}/{name}"))
-            if domain == driver:
-                found.append(device.capacity.get(name))
+        for names, values in ((self._attributes, device.attributes), (self._capacities, device.capacity)):
+            for domain, name in names:
+                found.append(values.get(f"{domain}/{name}"))
+                if domain == driver:
+                    found.append(values.get(name))
         return tuple(found)
 
     def outcome(self, driver: str, device: Device, shareable: bool) -> Outcome:

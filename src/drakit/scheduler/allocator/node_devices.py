@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from drakit.core.kubernetes_releases import KubernetesRelease
-from drakit.core.objects import Device, DeviceSelector, ResourceClaim, ResourceSlice, Taint, Toleration
+from drakit.core.objects import Device, DeviceSelector, ResourceClaim, ResourceSlice, Taint
 from drakit.core.pods import Node
 from drakit.core.quantity import Quantity
 from drakit.scheduler.allocator.capacity import (
@@ -22,6 +22,7 @@ from drakit.scheduler.allocator.capacity import (
 from drakit.scheduler.cel.errors import CelCompileError
 from drakit.scheduler.cel.selector import HINT
 from drakit.scheduler.errors import FatalError
+from drakit.scheduler.nodes import untolerated_taint
 from drakit.scheduler.pools import DeviceId, PoolView, SliceIndex, device_matches
 from drakit.scheduler.requests import Variant, claim_name
 
@@ -292,23 +293,3 @@ def counters_of(device: Device) -> dict[tuple[str, str], int]:
             key = (consumed.counter_set, name)
             total[key] = total.get(key, 0) + counter.value.nanos
     return total
-
-
-def untolerated_taint(taints: Iterable[Taint], tolerations: tuple[Toleration, ...]) -> Taint | None:
-    """The first taint that is not tolerated."""
-    for taint in taints:
-        if taint.effect in ("NoSchedule", "NoExecute") and not any(
-            _tolerates(toleration, taint) for toleration in tolerations
-        ):
-            return taint
-    return None
-
-
-def _tolerates(toleration: Toleration, taint: Taint) -> bool:
-    if toleration.effect and toleration.effect != taint.effect:
-        return False
-    if toleration.key and toleration.key != taint.key:
-        return False
-    if toleration.operator == "Exists":
-        return True
-    return toleration.operator in ("", "Equal") and toleration.value == taint.value

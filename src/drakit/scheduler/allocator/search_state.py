@@ -6,7 +6,7 @@ thousands of times per second.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from drakit.core.quantity import Quantity
@@ -21,7 +21,7 @@ from drakit.scheduler.allocator.node_devices import (
 )
 from drakit.scheduler.errors import FatalError
 from drakit.scheduler.pools import DeviceId, PoolId
-from drakit.scheduler.requests import MAX_ALLOCATION_RESULTS, ClaimPlan, Variant, claim_name
+from drakit.scheduler.requests import MAX_ALLOCATION_RESULTS, ClaimPlan, RequestPlan, Variant, claim_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def bits(mask: int) -> Iterator[int]:
         mask ^= low
 
 
-def mask_of(positions: list[int] | tuple[int, ...] | Iterator[int]) -> int:
+def mask_of(positions: Iterable[int]) -> int:
     """The set of these positions."""
     mask = 0
     for at in positions:
@@ -90,11 +90,8 @@ class SearchState:
         where = claim_name(plan.claim)
         least = 0
         for request in plan.requests:
-            fewest: int | None = None
-            for variant in request.variants:
-                number = self._count(variant)
-                fewest = number if fewest is None else min(fewest, number)
-            if fewest is not None and fewest > MAX_ALLOCATION_RESULTS - least:
+            fewest = min([self._count(variant) for variant in request.variants], default=0)
+            if fewest > MAX_ALLOCATION_RESULTS - least:
                 limit, name = MAX_ALLOCATION_RESULTS, request.request.name
                 before = f", other requests {least}" if least else ""
                 raise FatalError(
@@ -103,7 +100,7 @@ class SearchState:
                     f"request {name} of claim {where} requests {fewest} devices{before}; "
                     f"a claim can have at most {limit}",
                 )
-            least += fewest or 0
+            least += fewest
         return [
             build_constraint(where, index, constraint, self.release)
             for index, constraint in enumerate(plan.claim.spec.devices.constraints)
@@ -120,9 +117,14 @@ class SearchState:
 
     def variants(self) -> Iterator[Variant]:
         """All requests and alternatives of the pod."""
-        for plan in self.plans:
-            for request in plan.requests:
-                yield from request.variants
+        for _, request in self.remaining(0, 0):
+            yield from request.variants
+
+    def remaining(self, c: int, r: int) -> Iterator[tuple[int, RequestPlan]]:
+        """The requests from request *r* of claim *c* on, with the position of their claim."""
+        for at in range(c, len(self.plans)):
+            for request in self.plans[at].requests[r if at == c else 0 :]:
+                yield at, request
 
     def promising(self, variant: Variant) -> dict[int, Suitable | EvaluationFailure]:
         """The devices that qualify, and those whose evaluation fails."""
@@ -134,7 +136,7 @@ class SearchState:
                 if isinstance(verdict, Suitable | EvaluationFailure):
                     found[at] = verdict
             self._promising[variant.number] = found
-            self._promising_mask[variant.number] = mask_of(iter(found))
+            self._promising_mask[variant.number] = mask_of(found)
         return found
 
     def open_mask(self, c: int, variant: Variant) -> int:
@@ -162,9 +164,7 @@ class SearchState:
             return False
         verdict = self.promising(variant).get(at)
         counted = bool(self.counters[at]) and not (candidate.shareable and self._is_shared(at))
-        if counted and not (
-            self.release.enables("DRAPartitionableDevices") and self._reserve(candidate, self.counters[at])
-        ):
+        if counted and not (self._partitionable and self._reserve(candidate, self.counters[at])):
             return False
         if not isinstance(verdict, Suitable):
             # A device of an "All" request that is tainted or has no capacity left.

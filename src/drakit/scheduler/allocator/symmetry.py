@@ -6,6 +6,7 @@ The rest of a search depends on how many devices of each kind are free, not on w
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,15 +31,7 @@ class Symmetry:
 
     def __init__(self, state: SearchState) -> None:
         self._state = state
-        self._kinds: list[int] | None = None
         self._views: dict[tuple[int, int], _View] = {}
-
-    @property
-    def kinds(self) -> list[int]:
-        """The kind of each device, as a number."""
-        if self._kinds is None:
-            self._kinds = self._interchangeable()
-        return self._kinds
 
     def key(self, c: int, r: int, chosen: int | None, slot: int, start: int) -> Any:
         """Everything that the rest of the search depends on, with devices counted by kind."""
@@ -51,17 +44,15 @@ class Symmetry:
                 shared |= 1 << at
                 shares.append((self.kinds[at], used, at >= start))
         shares.sort()
-        free = view.relevant & ~state.taken & ~shared
-        after = -1 << start
-        census: list[int] = [free & view.singles, free & view.singles & after]
-        for group in view.groups:
-            members = group & free
-            census += (members.bit_count(), (members & after).bit_count())
+        masks = [view.relevant & ~state.taken & ~shared]
         if view.admin:
-            own = view.relevant & state.taken_by[c]
-            census += (own & view.singles, own & view.singles & after)
+            masks.append(view.relevant & state.taken_by[c])
+        after = -1 << start
+        census: list[int] = []
+        for mask in masks:
+            census += (mask & view.singles, mask & view.singles & after)
             for group in view.groups:
-                members = group & own
+                members = group & mask
                 census += (members.bit_count(), (members & after).bit_count())
         counters = tuple(
             (pool, tuple(sorted((k, v) for k, v in used.items() if v)))
@@ -88,13 +79,10 @@ class Symmetry:
         state = self._state
         wanted: set[int] = set()
         admin = False
-        for plan_at, plan in enumerate(state.plans):
-            for request_at, request in enumerate(plan.requests):
-                if (plan_at, request_at) < (c, r):
-                    continue
-                for variant in request.variants:
-                    wanted.update(state.all.get(variant.number) or state.promising(variant))
-                    admin = admin or (plan_at == c and variant.admin)
+        for plan_at, request in state.remaining(c, r):
+            for variant in request.variants:
+                wanted.update(state.all.get(variant.number) or state.promising(variant))
+                admin = admin or (plan_at == c and variant.admin)
         members: dict[int, list[int]] = {}
         for at in sorted(wanted):
             members.setdefault(self.kinds[at], []).append(at)
@@ -102,8 +90,9 @@ class Symmetry:
         groups = tuple(mask_of(found) for found in members.values() if len(found) > 1)
         return _View(mask_of(sorted(wanted)), singles, groups, admin)
 
-    def _interchangeable(self) -> list[int]:
-        """Number the devices by kind."""
+    @functools.cached_property
+    def kinds(self) -> list[int]:
+        """The kind of each device, as a number."""
         state = self._state
         variants = [state.promising(v) for v in state.variants()]
         constraints = [k for constraints in state.constraints for k in constraints]

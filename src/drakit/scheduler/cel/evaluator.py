@@ -332,19 +332,13 @@ def _quantifier(walk: Walk, condition: Code, deciding: bool) -> Code:
 
 
 def _exactly_one(walk: Walk, condition: Code) -> Code:
-    def code(frame: Frame) -> Value:
-        return sum(1 for _ in walk(frame) if _truth(condition(frame), "_?_:_")) == 1
-
-    return code
+    return lambda frame: sum(1 for _ in walk(frame) if _truth(condition(frame), "_?_:_")) == 1
 
 
 def _list_builder(walk: Walk, condition: Code | None, value: Code) -> Code:
-    def code(frame: Frame) -> Value:
-        if condition is None:
-            return [value(frame) for _ in walk(frame)]
-        return [value(frame) for _ in walk(frame) if _truth(condition(frame), "_?_:_")]
-
-    return code
+    if condition is None:
+        return lambda frame: [value(frame) for _ in walk(frame)]
+    return lambda frame: [value(frame) for _ in walk(frame) if _truth(condition(frame), "_?_:_")]
 
 
 def _map_builder(walk: Walk, condition: Code | None, value: Code, key: Code | None) -> Code:

@@ -8,6 +8,7 @@ Python's ``int``, :class:`UInt`, ``float``, ``bool``, ``str``, ``bytes``, ``None
 from __future__ import annotations
 
 import enum
+import itertools
 import math
 import operator as operators
 from collections.abc import Callable, Iterable
@@ -108,6 +109,21 @@ def type_name(value: Value) -> str:
 def no_such_overload(function: str, *args: Value) -> CelRuntimeError:
     """The error for argument types that the function does not accept."""
     return CelRuntimeError(f"no such overload: {function}({', '.join(map(type_name, args))})")
+
+
+def overloaded(
+    name: str, options: list[tuple[Callable[..., Value], tuple[type, ...]]]
+) -> Callable[..., Value]:
+    """A function that calls the option whose parameter types are those of the arguments."""
+    table = {kinds: function for function, kinds in options}
+
+    def dispatch(*args: Value) -> Value:
+        function = table.get(tuple(map(type, args)))
+        if function is None:
+            raise no_such_overload(name, *args)
+        return function(*args)
+
+    return dispatch
 
 
 def accepts(parse: Callable[..., Value]) -> Callable[..., bool]:
@@ -281,20 +297,14 @@ def _equal_maps(a: dict[Any, Value], b: dict[Any, Value]) -> bool:
     return True
 
 
-def _comparable(a: Value, b: Value) -> bool:
-    kind = type(a)
-    if kind in NUMBERS:
-        return type(b) in NUMBERS
-    return kind is type(b) and kind in (str, bytes, bool, Timestamp, Duration)
+_COMPARABLE: Final = (
+    *itertools.product(NUMBERS, NUMBERS),
+    *((kind, kind) for kind in (str, bytes, bool, Timestamp, Duration)),
+)
 
 
 def _comparison(operator: str, compare: Callable[[Value, Value], bool]) -> Callable[[Value, Value], bool]:
-    def compared(a: Value, b: Value) -> bool:
-        if _comparable(a, b):
-            return compare(a, b)
-        raise no_such_overload(operator, a, b)
-
-    return compared
+    return overloaded(operator, [(compare, kinds) for kinds in _COMPARABLE])
 
 
 less: Final = _comparison("_<_", operators.lt)
@@ -345,95 +355,54 @@ def point_in_time(nanos: int) -> Timestamp:
     return Timestamp(nanos)
 
 
-def add(a: Value, b: Value) -> Value:
-    """``a + b``."""
-    kind = type(a)
-    if kind is type(b):
-        if kind is int:
-            return int64(a + b)
-        if kind in (str, float, list, bytes):
-            return a + b
-        if kind is UInt:
-            return uint64(int(a) + int(b))
-        if kind is Duration:
-            return time_span(a.nanos + b.nanos)
-    if {kind, type(b)} == {Timestamp, Duration}:
-        return point_in_time(a.nanos + b.nanos)
-    raise no_such_overload("_+_", a, b)
+def _divide(a: float, b: float) -> float:
+    if b != 0.0:
+        return a / b
+    return math.nan if a == 0.0 or math.isnan(a) else a * math.copysign(math.inf, b)
 
 
-def subtract(a: Value, b: Value) -> Value:
-    """``a - b``."""
-    kind = type(a)
-    if kind is type(b):
-        if kind is int:
-            return int64(a - b)
-        if kind is float:
-            return a - b
-        if kind is UInt:
-            return uint64(int(a) - int(b))
-        if kind is Duration or kind is Timestamp:
-            return time_span(a.nanos - b.nanos)
-    if kind is Timestamp and type(b) is Duration:
-        return point_in_time(a.nanos - b.nanos)
-    raise no_such_overload("_-_", a, b)
+def _quotient(a: int, b: int) -> int:
+    """The quotient, rounded toward zero."""
+    if b == 0:
+        raise CelRuntimeError("division by zero")
+    return abs(a) // abs(b) if (a < 0) == (b < 0) else -(abs(a) // abs(b))
 
 
-def multiply(a: Value, b: Value) -> Value:
-    """``a * b``."""
-    kind = type(a)
-    if kind is type(b):
-        if kind is int:
-            return int64(a * b)
-        if kind is float:
-            return a * b
-        if kind is UInt:
-            return uint64(int(a) * int(b))
-    raise no_such_overload("_*_", a, b)
+def _remainder(a: int, b: int) -> int:
+    """The remainder, with the sign of *a*."""
+    if b == 0:
+        raise CelRuntimeError("modulus by zero")
+    return -(abs(a) % abs(b)) if a < 0 else abs(a) % abs(b)
 
 
-def divide(a: Value, b: Value) -> Value:
-    """``a / b``; integers round toward zero."""
-    kind = type(a)
-    if kind is type(b) and kind in NUMBERS:
-        if kind is float:
-            if b != 0.0:
-                return a / b
-            return math.nan if a == 0.0 or math.isnan(a) else a * math.copysign(math.inf, b)
-        if b == 0:
-            raise CelRuntimeError("division by zero")
-        quotient = abs(int(a)) // abs(int(b))
-        if kind is UInt:
-            return UInt(quotient)
-        return int64(quotient if (a < 0) == (b < 0) else -quotient)
-    raise no_such_overload("_/_", a, b)
+def _integers(compute: Callable[[int, int], int]) -> list[tuple[Callable[..., Value], tuple[type, ...]]]:
+    return [
+        (lambda a, b: int64(compute(a, b)), (int, int)),
+        (lambda a, b: uint64(compute(int(a), int(b))), (UInt, UInt)),
+    ]
 
 
-def modulo(a: Value, b: Value) -> Value:
-    """``a % b``, with the sign of *a*."""
-    kind = type(a)
-    if kind is type(b) and kind in (int, UInt):
-        if b == 0:
-            raise CelRuntimeError("modulus by zero")
-        rest = abs(int(a)) % abs(int(b))
-        return UInt(rest) if kind is UInt else int64(-rest if a < 0 else rest)
-    raise no_such_overload("_%_", a, b)
-
-
-def negate(a: Value) -> Value:
-    """``-a``."""
-    if type(a) is int:
-        return int64(-a)
-    if type(a) is float:
-        return -a
-    raise no_such_overload("-_", a)
-
-
-def negation(a: Value) -> bool:
-    """``!a``."""
-    if type(a) is bool:
-        return not a
-    raise no_such_overload("!_", a)
+_ARITHMETIC: Final[Overloads] = {
+    "_+_": [
+        *_integers(operators.add),
+        *((operators.add, (kind, kind)) for kind in (float, str, list, bytes)),
+        (lambda a, b: time_span(a.nanos + b.nanos), (Duration, Duration)),
+        (lambda a, b: point_in_time(a.nanos + b.nanos), (Timestamp, Duration)),
+        (lambda a, b: point_in_time(a.nanos + b.nanos), (Duration, Timestamp)),
+    ],
+    "_-_": [
+        *_integers(operators.sub),
+        (operators.sub, (float, float)),
+        (lambda a, b: time_span(a.nanos - b.nanos), (Duration, Duration)),
+        (lambda a, b: time_span(a.nanos - b.nanos), (Timestamp, Timestamp)),
+        (lambda a, b: point_in_time(a.nanos - b.nanos), (Timestamp, Duration)),
+    ],
+    "_*_": [*_integers(operators.mul), (operators.mul, (float, float))],
+    "_/_": [*_integers(_quotient), (_divide, (float, float))],
+    "_%_": _integers(_remainder),
+    "-_": [(lambda a: int64(-a), (int,)), (operators.neg, (float,))],
+    "!_": [(operators.not_, (bool,))],
+}
 
 
 def elements(container: Value) -> Iterable[Value]:
@@ -462,7 +431,7 @@ def shown(value: Value) -> str:
 OPERATORS: Final[dict[str, Callable[..., Value]]] = {
     "_==_": equal, "_!=_": lambda a, b: not equal(a, b), "_<_": less, "_>_": greater,
     "_<=_": _comparison("_<=_", operators.le), "_>=_": _comparison("_>=_", operators.ge),
-    "@in": contains, "_[_]": index,
-    "_[?_]": optional_index, "_+_": add, "_-_": subtract, "_*_": multiply, "_/_": divide,
-    "_%_": modulo, "-_": negate, "!_": negation, "@not_strictly_false": lambda a: a is not False,
+    "@in": contains, "_[_]": index, "_[?_]": optional_index,
+    "@not_strictly_false": lambda a: a is not False,
+    **{name: overloaded(name, options) for name, options in _ARITHMETIC.items()},
 }  # fmt: skip

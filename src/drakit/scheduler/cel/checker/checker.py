@@ -18,13 +18,11 @@ from drakit.scheduler.cel.syntax.tree import Expr, UInt
 
 DEVICE: Final = "kubernetes.DRADevice"
 _TYPE_NAMES: Final = {
-    "bool": t.BOOL, "bytes": t.BYTES, "double": t.DOUBLE, "int": t.INT, "string": t.STRING,
-    "uint": t.UINT, "null_type": t.NULL, "dyn": t.DYN,
-    "list": t.list_of(Type("param", "A")), "map": t.map_of(Type("param", "A"), Type("param", "B")),
-    "type": t.TYPE, "optional_type": t.optional_of(Type("param", "V")),
-    "google.protobuf.Timestamp": t.TIMESTAMP, "google.protobuf.Duration": t.DURATION,
-    "net.IP": Type("opaque", "net.IP"), "net.CIDR": Type("opaque", "net.CIDR"),
-}  # fmt: skip
+    **{name: found for name, found in t.NAMED.items() if found != t.ANY},
+    "list": t.list_of(Type("param", "A")),
+    "map": t.map_of(Type("param", "A"), Type("param", "B")),
+    "optional_type": t.optional_of(Type("param", "V")),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +99,6 @@ class _Checker:
     def _report(self, node: Expr, text: str) -> None:
         self.errors.append((node.at, text))
 
-    def _type(self, node: Expr) -> Type:
-        return self.checked.types[node]
-
     def _set(self, node: Expr, found: Type) -> Type:
         self.checked.types[node] = found
         return found
@@ -160,8 +155,7 @@ class _Checker:
         return t.BOOL if node.test else self.bindings.substitute(found)
 
     def _field(self, node: Expr, operand: Expr, field_name: str) -> Type:
-        self.check(operand)
-        target = self.bindings.substitute(self._type(operand))
+        target = self.bindings.substitute(self.check(operand))
         optional = target.is_optional
         if optional:
             target = target.params[0]
@@ -250,11 +244,14 @@ class _Checker:
                 return t.ERROR
         return t.BOOL
 
-    def _unwrapped(self, node: Expr, found: Type) -> Type:
+    def _element(self, node: Expr, optional: bool) -> Type:
+        """The type of an element of a list or map, unwrapped if the element is marked ``?``."""
+        found = self.check(node)
+        if not optional or found.is_dyn:
+            return found
         if found.is_optional:
             return found.params[0]
-        if not found.is_dyn:
-            self._report(node, f"expected type '{t.optional_of(found)}' but found '{found}'")
+        self._report(node, f"expected type '{t.optional_of(found)}' but found '{found}'")
         return found
 
     def _join(self, previous: Type | None, current: Type) -> Type:
@@ -267,10 +264,7 @@ class _Checker:
     def _list(self, node: tree.ListExpr) -> Type:
         joined: Type | None = None
         for index, item in enumerate(node.items):
-            found = self.check(item)
-            if index in node.optional:
-                found = self._unwrapped(item, found)
-            joined = self._join(joined, found)
+            joined = self._join(joined, self._element(item, index in node.optional))
         return t.list_of(self.bindings.fresh() if joined is None else joined)
 
     def _map(self, node: tree.MapExpr) -> Type:
@@ -278,10 +272,7 @@ class _Checker:
         values: Type | None = None
         for index, (key, value) in enumerate(node.entries):
             keys = self._join(keys, self.check(key))
-            found = self.check(value)
-            if index in node.optional:
-                found = self._unwrapped(value, found)
-            values = self._join(values, found)
+            values = self._join(values, self._element(value, index in node.optional))
         if keys is None or values is None:
             return t.map_of(self.bindings.fresh(), self.bindings.fresh())
         return t.map_of(keys, values)
@@ -293,9 +284,9 @@ class _Checker:
         return t.ERROR
 
     def _comprehension(self, node: tree.ComprehensionExpr) -> Type:
-        self.check(node.range)
+        ranged = self.check(node.range)
         accumulated = self.check(node.init)
-        over = self.bindings.substitute(self._type(node.range))
+        over = self.bindings.substitute(ranged)
         self._scopes.append({node.accumulator: accumulated})
         self._scopes.append(self._loop_variables(node, over))
         for part, wanted in ((node.condition, t.BOOL), (node.step, accumulated)):

@@ -6,6 +6,7 @@ of device fields come from the limits of the API, other sizes are unbounded.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -137,10 +138,8 @@ class _Estimator:
             case tree.MapExpr():
                 return self._map(node)
             case tree.StructExpr():
-                total = fixed(_STRUCT_CREATION_COST)
-                for _, value in node.fields:
-                    total = total.plus(self.cost(value))
-                return total
+                values = (self.cost(value) for _, value in node.fields)
+                return functools.reduce(Span.plus, values, fixed(_STRUCT_CREATION_COST))
             case tree.ComprehensionExpr():
                 return self._bind(node) if node.macro.name == "bind" else self._loop(node)
 
@@ -203,15 +202,14 @@ class _Estimator:
         path = self._path(node.range)
         key = _Local((*path, "@indices" if kind == "list" else "@keys"), entries and entries.key, None)
         value = _Local((*path, "@items" if kind == "list" else "@values"), entries and entries.value, None)
+        variables = {node.variable: value if kind == "list" else key}
         if node.second:
-            self._push(node.variable, key)
-            self._push(node.second, value)
-        else:
-            self._push(node.variable, value if kind == "list" else key)
+            variables = {node.variable: key, node.second: value}
+        for name, local in variables.items():
+            self._push(name, local)
         turn = self.cost(node.condition).plus(self.cost(node.step))
-        self._locals[node.variable].pop()
-        if node.second:
-            self._locals[node.second].pop()
+        for name in variables:
+            self._locals[name].pop()
         total = total.plus(self.cost(node.result))
         self._locals[node.accumulator].pop()
         turns = self._bounds(node.range)
@@ -274,9 +272,7 @@ class _Estimator:
         args: list[Operand],
         costs: list[Span],
     ) -> CallCost:
-        paid = ZERO
-        for cost in costs:
-            paid = paid.plus(cost)
+        paid = functools.reduce(Span.plus, costs, ZERO)
         found = special_cost(name, overload, target, args)
         if found is None:
             if overload in ("logical_and", "logical_or"):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from drakit.scheduler.cel.checker.types import Type, parse_type, split_types
+from drakit.scheduler.cel.stdlib.formats import FORMATS
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +84,10 @@ _SORTABLE: Final = tuple(
     {"item": item, "name": item.lower(), "full": _SHORT.get(item, item)}
     for item in ("int", "uint", "double", "bool", "Duration", "Timestamp", "string", "bytes")
 )
-_FORMATS: Final = tuple(
-    {"format": name}
-    for name in (
-        "byte", "date", "datetime", "dns1035Label", "dns1035LabelPrefix", "dns1123Label",
-        "dns1123LabelPrefix", "dns1123Subdomain", "dns1123SubdomainPrefix", "labelValue",
-        "qualifiedName", "uri", "uuid",
-    )
-)  # fmt: skip
 _FAMILIES: Final[dict[str, tuple[dict[str, str], ...]]] = {
     "{operands}": _COMPARABLE,
     "{item}": _SORTABLE,
-    "{format}": _FORMATS,
+    "{format}": tuple({"format": name} for name in sorted(FORMATS)),
     "{zone}": ({"zone": "", "moment": "Timestamp"}, {"zone": "_with_tz", "moment": "Timestamp, string"}),
 }
 

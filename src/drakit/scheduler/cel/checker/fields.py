@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from drakit.scheduler.cel.syntax import tree
-from drakit.scheduler.cel.syntax.tree import Expr, children
+from drakit.scheduler.cel.syntax.tree import Expr, children, walk
 
 
 class Field(NamedTuple):
@@ -20,13 +20,9 @@ class Field(NamedTuple):
 
 def fields_named(root: Expr) -> Iterator[Field]:
     """The fields that an expression names with literal domain and name, outermost first."""
-    pending = [root]
-    while pending:
-        node = pending.pop(0)
-        found = device_field(node)
+    for found in map(device_field, walk(root)):
         if found is not None and found.part != "allowMultipleAllocations":
             yield found
-        pending.extend(children(node))
 
 
 def all_fields(root: Expr) -> frozenset[Field] | None:
@@ -54,10 +50,7 @@ def unguarded_fields(root: Expr) -> list[Field]:
     read: dict[Field, None] = {}
     guarded: set[Field | None] = set()
     drivers: set[object] = set()
-    pending = [root]
-    while pending:
-        node = pending.pop(0)
-        pending.extend(children(node))
+    for node in walk(root):
         function = node.function if isinstance(node, tree.CallExpr) else ""
         if isinstance(node, tree.CallExpr) and function == "_==_":
             values = [a.value for a in node.args if isinstance(a, tree.LiteralExpr)]

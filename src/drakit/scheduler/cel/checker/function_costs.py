@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -103,7 +104,8 @@ def special_cost(name: str, overload: str, target: Operand | None, args: list[Op
         return _contains(name, overload, args)
     rule = _BY_OVERLOAD.get(overload)
     if rule is None and overload.endswith(("_sort", "_sortByAssociatedKeys")):
-        rule = _sort_text if overload.startswith(("list_string_", "list_bytes_")) else _sort
+        text = overload.startswith(("list_string_", "list_bytes_"))
+        rule = functools.partial(_sort, factor=2.0 + STRING_FACTOR) if text else _sort
     if rule is None:
         rule = _BY_NAME.get(name) or (_METHODS.get(name) if target else None)
     return rule(first, args) if rule and first else None
@@ -171,10 +173,6 @@ def _sort(items: Operand, args: list[Operand], factor: float = 2.0) -> CallCost:
     return _new_list(factor, size.times(size))
 
 
-def _sort_text(items: Operand, args: list[Operand]) -> CallCost:
-    return _sort(items, args, 2.0 + STRING_FACTOR)
-
-
 def _sets(factor: float) -> _Rule:
     def rule(_: Operand, args: list[Operand]) -> CallCost:
         return CallCost(args[0].bounds.times(args[1].bounds).scaled(factor).plus(ONE))
@@ -215,20 +213,17 @@ def _find(text: Operand, args: list[Operand]) -> CallCost:
     return CallCost(_search(text, args[0]), Span(0, text.bounds.high))
 
 
+def _replaced(size: int, old: int, *, none: bool) -> tuple[int, int]:
+    """How often a text of length *old* is replaced in one of length *size*, and how much is kept."""
+    if old == 0:
+        return min(size + 1, MAX_COST), size
+    return (0, size) if none else (math.ceil(size / old), 0)
+
+
 def _replace(text: Operand, args: list[Operand]) -> CallCost:
     size, old, new = text.bounds, args[0].bounds, args[1].bounds
-    if old.low == 0:
-        most, kept_most = min(size.high + 1, MAX_COST), size.high
-    elif new.high <= old.low:
-        most, kept_most = 0, size.high
-    else:
-        most, kept_most = math.ceil(size.high / old.low), 0
-    if old.high == 0:
-        least, kept_least = min(size.low + 1, MAX_COST), size.low
-    elif old.high <= new.low:
-        least, kept_least = 0, size.low
-    else:
-        least, kept_least = math.ceil(size.low / old.high), 0
+    most, kept_most = _replaced(size.high, old.low, none=new.high <= old.low)
+    least, kept_least = _replaced(size.low, old.high, none=old.high <= new.low)
     result = Span(least, most).times(new).plus(Span(kept_least, kept_most))
     return CallCost(size.scaled(2 * STRING_FACTOR), result)
 

@@ -53,7 +53,7 @@ TIMESTAMP: Final = Type("timestamp", "google.protobuf.Timestamp")
 DURATION: Final = Type("duration", "google.protobuf.Duration")
 TYPE: Final = Type("type")
 
-_NAMED: Final = {
+NAMED: Final = {
     t.name or t.kind: t
     for t in (
         DYN, ANY, NULL, BOOL, INT, UINT, DOUBLE, STRING, BYTES, TIMESTAMP, DURATION, TYPE,
@@ -93,7 +93,7 @@ def parse_type(text: str) -> Type:
         name, params = match[1], tuple(map(parse_type, split_types(match[2])))
         kind = name if name in ("list", "map", "type") else "opaque"
         return Type(kind, name, params)
-    return _NAMED.get(text) or struct(text)
+    return NAMED.get(text) or struct(text)
 
 
 def split_types(text: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from drakit.scheduler.cel.checker.checker import Checked
@@ -18,6 +19,11 @@ _VERBS: Final = {
     "s": {"list", "map", "int", "uint", "double", "bool", "string", "timestamp", "bytes",
           "duration", "type", "null"},
 }  # fmt: skip
+_PARSERS: Final[dict[str, Callable[[str], object]]] = {
+    "duration": times.parse_duration,
+    "timestamp": times.parse_timestamp,
+    "matches": regex.compiled,
+}
 
 
 def validate(root: Expr, checked: Checked) -> None:
@@ -65,12 +71,8 @@ class _Validator:
 
     def _constant(self, function: str, value: str, at: int) -> None:
         try:
-            if function == "duration":
-                times.parse_duration(value)
-            elif function == "timestamp":
-                times.parse_timestamp(value)
-            elif function == "matches":
-                regex.compiled(value)
+            if function in _PARSERS:
+                _PARSERS[function](value)
         except regex.UnsafeRegexError:
             return  # valid, but the evaluator will report that it cannot run it
         except (CelRuntimeError, regex.RegexError):

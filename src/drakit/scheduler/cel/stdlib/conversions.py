@@ -12,10 +12,10 @@ from drakit.scheduler.cel.syntax.tree import UInt
 from drakit.scheduler.cel.values import (
     DomainMap,
     Duration,
+    Overloads,
     Timestamp,
     Value,
     int64,
-    no_such_overload,
     type_name,
     uint64,
 )
@@ -30,104 +30,66 @@ _BOOLS: Final = {
 }
 
 
-def size(value: Value) -> int:
-    """``size(value)``."""
-    if type(value) in (str, bytes, list, dict, DomainMap):
-        return len(value)
-    raise no_such_overload("size", value)
-
-
 def _conversion_error(value: Value, target: str) -> CelRuntimeError:
     return CelRuntimeError(f"type conversion error from '{type_name(value)}' to '{target}'")
 
 
-def to_int(value: Value) -> int:
-    """``int(value)``."""
-    kind = type(value)
-    if kind in (int, UInt):
-        return int64(int(value))
-    if kind is float:
-        if math.isnan(value) or not -(2.0**63) < value < 2.0**63:
-            raise CelRuntimeError("integer overflow")
-        return int(value)
-    if kind is str:
-        if re.fullmatch(r"[+-]?[0-9]{1,40}", value, re.ASCII) and -(2**63) <= int(value) < 2**63:
-            return int(value)
-        raise _conversion_error(value, "int")
-    if kind is Timestamp:
-        return int(value.nanos // 10**9)
-    if kind is Duration:
-        return int(value.nanos)
-    raise no_such_overload("int", value)
+def _parse_int(text: str) -> int:
+    if re.fullmatch(r"[+-]?[0-9]{1,40}", text, re.ASCII) and -(2**63) <= int(text) < 2**63:
+        return int(text)
+    raise _conversion_error(text, "int")
 
 
-def to_uint(value: Value) -> UInt:
-    """``uint(value)``."""
-    kind = type(value)
-    if kind in (int, UInt):
-        return uint64(int(value))
-    if kind is float:
-        if math.isnan(value) or not 0 <= value < 2.0**64:
-            raise CelRuntimeError("unsigned integer overflow")
-        return UInt(int(value))
-    if kind is str:
-        if re.fullmatch(r"[0-9]{1,40}", value, re.ASCII) and int(value) < 2**64:
-            return UInt(int(value))
-        raise _conversion_error(value, "uint")
-    raise no_such_overload("uint", value)
+def _parse_uint(text: str) -> UInt:
+    if re.fullmatch(r"[0-9]{1,40}", text, re.ASCII) and int(text) < 2**64:
+        return UInt(int(text))
+    raise _conversion_error(text, "uint")
 
 
-def to_double(value: Value) -> float:
-    """``double(value)``."""
-    if type(value) in (float, int, UInt):
-        return float(value)
-    if type(value) is str:
-        if _FLOAT.fullmatch(value):
-            number = float(value)
-            if not math.isinf(number) or "inf" in value.lower():
-                return number
-        raise _conversion_error(value, "double")
-    raise no_such_overload("double", value)
+def _parse_double(text: str) -> float:
+    if _FLOAT.fullmatch(text) and (not math.isinf(float(text)) or "inf" in text.lower()):
+        return float(text)
+    raise _conversion_error(text, "double")
 
 
-def to_bool(value: Value) -> bool:
-    """``bool(value)``."""
-    if type(value) is bool:
-        return value
-    if type(value) is str:
-        if value in _BOOLS:
-            return _BOOLS[value]
-        raise _conversion_error(value, "bool")
-    raise no_such_overload("bool", value)
+def _parse_bool(text: str) -> bool:
+    if text in _BOOLS:
+        return _BOOLS[text]
+    raise _conversion_error(text, "bool")
 
 
-def to_bytes(value: Value) -> bytes:
-    """``bytes(value)``."""
-    if type(value) is bytes:
-        return value
-    if type(value) is str:
-        return value.encode("utf-8", "surrogatepass")
-    raise no_such_overload("bytes", value)
+def _truncate(value: float) -> int:
+    if math.isnan(value) or not -(2.0**63) < value < 2.0**63:
+        raise CelRuntimeError("integer overflow")
+    return int(value)
 
 
-def to_string(value: Value) -> str:
-    """``string(value)``."""
-    kind = type(value)
-    if kind is bool:
-        return "true" if value else "false"
-    if kind in (int, UInt):
-        return str(int(value))
-    if kind is float:
-        return strings.shortest_float(value)
-    if kind is bytes:
-        try:
-            return str(value.decode("utf-8"))
-        except UnicodeDecodeError:
-            raise CelRuntimeError("invalid UTF-8 in bytes, cannot convert to string") from None
-    if kind is Timestamp:
-        return times.timestamp_text(value)
-    if kind is Duration:
-        return times.duration_text(value)
-    if kind in (str, network.Ip, network.Cidr):
-        return str(value)
-    raise no_such_overload("string", value)
+def _truncate_unsigned(value: float) -> UInt:
+    if math.isnan(value) or not 0 <= value < 2.0**64:
+        raise CelRuntimeError("unsigned integer overflow")
+    return UInt(int(value))
+
+
+def _decode(data: bytes) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise CelRuntimeError("invalid UTF-8 in bytes, cannot convert to string") from None
+
+
+OVERLOADS: Final[Overloads] = {
+    "size": [(len, (kind,)) for kind in (str, bytes, list, dict, DomainMap)],
+    "int": [
+        (int64, (int,)), (lambda n: int64(int(n)), (UInt,)), (_truncate, (float,)), (_parse_int, (str,)),
+        (lambda value: value.nanos // 10**9, (Timestamp,)), (lambda value: value.nanos, (Duration,)),
+    ],
+    "uint": [(uint64, (int,)), (UInt, (UInt,)), (_truncate_unsigned, (float,)), (_parse_uint, (str,))],
+    "double": [(float, (int,)), (float, (UInt,)), (float, (float,)), (_parse_double, (str,))],
+    "bool": [(bool, (bool,)), (_parse_bool, (str,))],
+    "bytes": [(bytes, (bytes,)), (lambda text: text.encode("utf-8", "surrogatepass"), (str,))],
+    "string": [
+        (lambda value: "true" if value else "false", (bool,)), (strings.shortest_float, (float,)),
+        (_decode, (bytes,)), (times.timestamp_text, (Timestamp,)), (times.duration_text, (Duration,)),
+        *((str, (kind,)) for kind in (str, int, UInt, network.Ip, network.Cidr)),
+    ],
+}  # fmt: skip

@@ -35,24 +35,11 @@ from drakit.scheduler.cel.values import (
     Value,
     accepts,
     int64,
-    no_such_overload,
+    overloaded,
     type_name,
 )
 
 Function = Callable[..., Value]
-
-
-def _overloaded(name: str, options: list[tuple[Function, tuple[type, ...]]]) -> Function:
-    """A function that calls the option whose parameter types are those of the arguments."""
-    table = {kinds: function for function, kinds in options}
-
-    def dispatch(*args: Value) -> Value:
-        function = table.get(tuple(map(type, args)))
-        if function is None:
-            raise no_such_overload(name, *args)
-        return function(*args)
-
-    return dispatch
 
 
 def _of_non_zero(value: Value) -> OptionalValue:
@@ -106,11 +93,7 @@ def _semver(text: str, lenient: bool = False) -> Semver:
 
 def _compared(test: Callable[[Any, Any], Value]) -> list[tuple[Function, tuple[type, ...]]]:
     """A comparison that exists for quantities and for versions."""
-
-    def of_quantities(a: Amount, b: Amount) -> Value:
-        return test(a.quantity, b.quantity)
-
-    return [(of_quantities, (Amount, Amount)), (test, (Semver, Semver))]
+    return [(lambda a, b: test(a.quantity, b.quantity), (Amount, Amount)), (test, (Semver, Semver))]
 
 
 def _component(name: str) -> list[tuple[Function, tuple[type, ...]]]:
@@ -138,7 +121,7 @@ _KUBERNETES_TYPES: Final[Overloads] = {
 
 
 def _text_or_list(name: str, in_list: Function) -> Function:
-    in_text = _overloaded(name, strings.OVERLOADS[name])
+    in_text = overloaded(name, strings.OVERLOADS[name])
 
     def dispatch(*args: Value) -> Value:
         return in_list(*args) if type(args[0]) is list and len(args) == 2 else in_text(*args)
@@ -148,21 +131,14 @@ def _text_or_list(name: str, in_list: Function) -> Function:
 
 FUNCTIONS: Final[dict[str, Function]] = {
     **{
-        name: _overloaded(name, options)
+        name: overloaded(name, options)
         for module in (
             strings.OVERLOADS, regex.OVERLOADS, times.OVERLOADS, network.OVERLOADS, urls.OVERLOADS,
-            lists.OVERLOADS, formats.OVERLOADS, _OPTIONALS, _KUBERNETES_TYPES,
+            lists.OVERLOADS, formats.OVERLOADS, conversions.OVERLOADS, _OPTIONALS, _KUBERNETES_TYPES,
         )
         for name, options in module.items()
     },
     **{f"format.{name}": (lambda found=found: found) for name, found in formats.FORMATS.items()},
-    "size": conversions.size,
-    "int": conversions.to_int,
-    "uint": conversions.to_uint,
-    "double": conversions.to_double,
-    "bool": conversions.to_bool,
-    "bytes": conversions.to_bytes,
-    "string": conversions.to_string,
     "dyn": lambda value: value,
     "type": lambda value: TypeValue(type_name(value)),
     "includes": lists.includes,

@@ -11,12 +11,12 @@ from drakit.scheduler.cel.errors import CelRuntimeError
 from drakit.scheduler.cel.syntax.tree import UInt
 from drakit.scheduler.cel.values import (
     NONE,
+    OPERATORS,
     Duration,
     OptionalValue,
     Overloads,
     Timestamp,
     Value,
-    add,
     equal,
     equal_or_false,
     greater,
@@ -76,7 +76,7 @@ def _sum(items: list[Value]) -> Value:
         return 0
     if type(items[0]) not in (int, UInt, float, Duration):
         raise no_such_overload("sum", items)
-    return functools.reduce(add, items[1:], items[0])
+    return functools.reduce(OPERATORS["_+_"], items)
 
 
 def _extreme(name: str, better: _Comparison) -> Callable[[list[Value]], Value]:
@@ -124,14 +124,6 @@ def _contains_all(items: list[Value], wanted: list[Value]) -> bool:
     return all(index_of(items, w) >= 0 for w in wanted)
 
 
-def _equivalent(a: list[Value], b: list[Value]) -> bool:
-    return _contains_all(a, b) and _contains_all(b, a)
-
-
-def _intersects(a: list[Value], b: list[Value]) -> bool:
-    return any(index_of(a, y) >= 0 for y in b)
-
-
 def _item(at: int) -> Callable[[list[Value]], OptionalValue]:
     return lambda items: OptionalValue(True, items[at]) if items else NONE
 
@@ -151,6 +143,6 @@ OVERLOADS: Final[Overloads] = {
     "max": [(_extreme("max", greater), (list,))],
     "isSorted": [(_is_sorted, (list,))],
     "sets.contains": [(_contains_all, (list, list))],
-    "sets.equivalent": [(_equivalent, (list, list))],
-    "sets.intersects": [(_intersects, (list, list))],
+    "sets.equivalent": [(lambda a, b: _contains_all(a, b) and _contains_all(b, a), (list, list))],
+    "sets.intersects": [(lambda a, b: any(index_of(a, item) >= 0 for item in b), (list, list))],
 }

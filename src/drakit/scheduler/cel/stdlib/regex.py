@@ -14,6 +14,7 @@ from drakit.scheduler.cel.errors import CelRuntimeError
 from drakit.scheduler.cel.values import Overloads
 
 _CLASSES: Final = {"d": "0-9", "w": "0-9A-Za-z_", "s": r"\t\n\f\r "}
+_ASSERTIONS: Final = {"b": r"\b", "B": r"\B", "A": r"\A", "z": r"\Z"}
 _POSIX: Final = {
     "alnum": "0-9A-Za-z", "alpha": "A-Za-z", "ascii": r"\x00-\x7f", "blank": r"\t ",
     "cntrl": r"\x00-\x1f\x7f", "digit": "0-9", "graph": "!-~", "lower": "a-z", "print": " -~",
@@ -71,8 +72,8 @@ class _Translator:
                 out.append(f"(?{_python(flags)}:")
                 opened += 1
                 continue
-            atom, quantifiable, inner = self._atom(depth, flags)
-            suffix, unbounded = self._quantifier(quantifiable)
+            atom, inner = self._atom(depth, flags)
+            suffix, unbounded = self._quantifier()
             if unbounded:
                 if inner:
                     raise UnsafeRegexError("nested unbounded repetition")
@@ -81,30 +82,24 @@ class _Translator:
             out.append(atom + suffix)
         return "".join(out) + ")" * opened, repeats
 
-    def _atom(self, depth: int, flags: str) -> tuple[str, bool, bool]:
+    def _atom(self, depth: int, flags: str) -> tuple[str, bool]:
         char = self._pattern[self._at]
         if char in "*+?":
             raise RegexError(f"missing argument to repetition operator: `{char}`")
         if char == "(":
             return self._group(depth, flags)
         if char == "[":
-            return self._class(), True, False
+            return self._class(), False
+        if char == "{" and _REPETITION.match(self._pattern, self._at):
+            raise RegexError("missing argument to repetition operator")
         self._at += 1
         if char == "\\":
-            return self._escape()
+            return self._escape(), False
         if char == "$":
-            return ("$" if "m" in flags else r"\Z"), True, False
-        if char == "^":
-            return "^", True, False
-        if char == "{":
-            self._at -= 1
-            if _REPETITION.match(self._pattern, self._at):
-                raise RegexError("missing argument to repetition operator")
-            self._at += 1
-            return r"\{", True, False
-        return (char if char in ".^" else re.escape(char)), True, False
+            return ("$" if "m" in flags else r"\Z"), False
+        return (char if char in ".^" else re.escape(char)), False
 
-    def _group(self, depth: int, flags: str) -> tuple[str, bool, bool]:
+    def _group(self, depth: int, flags: str) -> tuple[str, bool]:
         start = "("
         match = _FLAGS.match(self._pattern, self._at)
         named = _NAMED.match(self._pattern, self._at)
@@ -123,17 +118,15 @@ class _Translator:
         if self._at >= len(self._pattern):
             raise RegexError("missing closing )")
         self._at += 1
-        return start + body + ")", True, repeats
+        return start + body + ")", repeats
 
-    def _quantifier(self, quantifiable: bool) -> tuple[str, bool]:
+    def _quantifier(self) -> tuple[str, bool]:
         if self._at >= len(self._pattern):
             return "", False
         char = self._pattern[self._at]
         match = _REPETITION.match(self._pattern, self._at)
         if char not in "*+?" and match is None:
             return "", False
-        if not quantifiable:
-            raise RegexError("invalid repetition")
         if match is not None:
             low, high = int(match[1][:9]), match[3]
             top = low if match[2] is None else int(high[:9]) if high else low
@@ -152,28 +145,24 @@ class _Translator:
             raise RegexError("invalid nested repetition operator")
         return text, unbounded
 
-    def _escape(self) -> tuple[str, bool, bool]:
+    def _escape(self) -> str:
         if self._at >= len(self._pattern):
             raise RegexError("trailing backslash at end of expression")
         char = self._pattern[self._at]
         self._at += 1
         if char.lower() in _CLASSES:
             negated = "^" if char.isupper() else ""
-            return f"[{negated}{_CLASSES[char.lower()]}]", True, False
-        if char in "bB":
-            return f"\\{char}", True, False
-        if char == "A":
-            return r"\A", True, False
-        if char == "z":
-            return r"\Z", True, False
+            return f"[{negated}{_CLASSES[char.lower()]}]"
+        if char in _ASSERTIONS:
+            return _ASSERTIONS[char]
         if char == "Q":
             end = self._pattern.find("\\E", self._at)
             quoted = self._pattern[self._at :] if end < 0 else self._pattern[self._at : end]
             self._at = len(self._pattern) if end < 0 else end + 2
-            return f"(?:{re.escape(quoted)})", True, False
+            return f"(?:{re.escape(quoted)})"
         if char in "pP":
             raise UnsafeRegexError("Unicode classes (\\p) are not supported by drakit")
-        return self._character(char), True, False
+        return self._character(char)
 
     def _character(self, char: str) -> str:
         """The character that an escape denotes, in Python syntax."""
@@ -203,15 +192,9 @@ class _Translator:
         if negated:
             self._at += 1
         parts: list[str] = []
-        first = True
-        while True:
-            if self._at >= len(self._pattern):
-                raise RegexError("missing closing ]")
-            if self._pattern[self._at] == "]" and not first:
-                self._at += 1
-                break
-            parts.append(self._class_item())
-            first = False
+        while not (parts and self._pattern.startswith("]", self._at)):
+            parts.append(self._class_item())  # raises at the end of the pattern
+        self._at += 1
         return f"[{'^' if negated else ''}{''.join(parts)}]"
 
     def _class_item(self) -> str:
@@ -226,10 +209,8 @@ class _Translator:
         low = self._class_character()
         if len(low) > 1 and not low.startswith("\\"):
             return low  # a class such as \d
-        if self._pattern.startswith("-", self._at) and self._pattern[self._at + 1 : self._at + 2] not in (
-            "",
-            "]",
-        ):
+        following = self._pattern[self._at + 1 : self._at + 2]
+        if self._pattern.startswith("-", self._at) and following not in ("", "]"):
             self._at += 1
             high = self._class_character()
             if _code(high) is None or _code(low) is None or _code(high) < _code(low):  # type: ignore[operator]
@@ -290,10 +271,6 @@ def _pattern(text: str) -> re.Pattern[str]:
         raise CelRuntimeError(f"error parsing regexp: {error}") from None
 
 
-def _matches(text: str, pattern: str) -> bool:
-    return _pattern(pattern).search(text) is not None
-
-
 def _find(text: str, pattern: str) -> str:
     match = _pattern(pattern).search(text)
     return match.group() if match else ""
@@ -305,7 +282,7 @@ def _find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
 
 
 OVERLOADS: Final[Overloads] = {
-    "matches": [(_matches, (str, str))],
+    "matches": [(lambda text, pattern: _pattern(pattern).search(text) is not None, (str, str))],
     "find": [(_find, (str, str))],
     "findAll": [(_find_all, (str, str)), (_find_all, (str, str, int))],
 }

@@ -90,10 +90,6 @@ _QUOTED: Final = str.maketrans(
 )  # fmt: skip
 
 
-def _quote(text: str) -> str:
-    return f'"{text.translate(_QUOTED)}"'
-
-
 def shortest_float(value: float) -> str:
     """The shortest text that reads back as *value*, with Go's choice of exponent form."""
     if math.isnan(value):
@@ -136,6 +132,6 @@ OVERLOADS: Final[Overloads] = {
     "replace": [(_replace, (str, str, str)), (_replace, (str, str, str, int))],
     "substring": [(_substring, (str, int)), (_substring, (str, int, int))],
     "trim": [(lambda text: text.strip(_TRIMMED), (str,))],
-    "strings.quote": [(_quote, (str,))],
+    "strings.quote": [(lambda text: f'"{text.translate(_QUOTED)}"', (str,))],
     "format": [(lambda text, args: format_text(text, args, shortest_float), (str, list))],
 }

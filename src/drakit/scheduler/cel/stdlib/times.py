@@ -102,11 +102,8 @@ def _part(read: Callable[[dt.datetime], int]) -> list[tuple[Callable[..., int], 
 
 
 def _units(unit: int) -> Callable[[Duration], int]:
-    def count(value: Duration) -> int:
-        whole = abs(value.nanos) // unit
-        return -whole if value.nanos < 0 else whole
-
-    return count
+    """Whole units, rounded toward zero."""
+    return lambda value: abs(value.nanos) // unit * (-1 if value.nanos < 0 else 1)
 
 
 def _timestamp_millis(value: Timestamp, _: str | None = None) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import quote, unquote_plus
 
 from drakit.scheduler.cel.errors import CelRuntimeError
 from drakit.scheduler.cel.values import Overloads, accepts
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
-_PATH_SAFE: Final = re.compile(r"[A-Za-z0-9\-_.~$&+,/:;=@!'()*\[\]]")
+_PATH_SAFE: Final = "$&+,/:;=@!'()*[]%"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +90,6 @@ def _host(text: str, authority: str) -> str:
     return host
 
 
-def _escaped_path(url: Url) -> str:
-    """The path with characters that are not allowed in it percent-encoded."""
-    out = []
-    for char in url.path:
-        if char == "%" or _PATH_SAFE.fullmatch(char):
-            out.append(char)
-        else:
-            out.append("".join(f"%{byte:02X}" for byte in char.encode()))
-    return "".join(out)
-
-
 def _query(url: Url) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for pair in url.query.split("&"):
@@ -108,14 +98,8 @@ def _query(url: Url) -> dict[str, list[str]]:
         key, _, value = pair.partition("=")
         if _ESCAPE.search(key) or _ESCAPE.search(value):
             continue
-        found.setdefault(_decoded(key), []).append(_decoded(value))
+        found.setdefault(unquote_plus(key), []).append(unquote_plus(value))
     return found
-
-
-def _decoded(text: str) -> str:
-    data = text.replace("+", " ").encode()
-    data = re.sub(rb"%([0-9A-Fa-f]{2})", lambda m: bytes([int(m[1], 16)]), data)
-    return data.decode("utf-8", "replace")
 
 
 OVERLOADS: Final[Overloads] = {
@@ -125,6 +109,6 @@ OVERLOADS: Final[Overloads] = {
     "getHost": [(lambda url: url.host, (Url,))],
     "getHostname": [(Url.hostname, (Url,))],
     "getPort": [(Url.port, (Url,))],
-    "getEscapedPath": [(_escaped_path, (Url,))],
+    "getEscapedPath": [(lambda url: quote(url.path, safe=_PATH_SAFE), (Url,))],
     "getQuery": [(_query, (Url,))],
 }

@@ -81,48 +81,35 @@ def _quantifier(kind: str, variables: int) -> _Expander:
     return build
 
 
-def _collect(  # noqa: PLR0917 - the parts of a fold
-    target: Expr, names: tuple[str, str | None], insert: Expr, macro: Macro, init: Expr, at: int
-) -> Expr:
+def _collect(target: Expr | None, names: tuple[str, str | None], macro: Macro, at: int) -> Expr:
     """A fold that adds the elements that satisfy the macro's condition to a list or map."""
-    step = insert
+    assert target is not None
+    assert macro.value is not None
+    init: Expr = tree.MapExpr((), frozenset(), at)
+    if macro.name == "map":
+        init = tree.ListExpr((), frozenset(), at)
+        step = tree.CallExpr(
+            "_+_", (_accumulator(), tree.ListExpr((macro.value,), frozenset(), at)), None, at
+        )
+    else:
+        key = (tree.IdentExpr(names[0], at),) if macro.name == "transformMap" else ()
+        step = tree.CallExpr("cel.@mapInsert", (_accumulator(), *key, macro.value), None, at)
     if macro.condition is not None:
-        step = tree.CallExpr("_?_:_", (macro.condition, insert, _accumulator()), None, at)
-    return tree.ComprehensionExpr(
-        target, names[0], names[1], ACCUMULATOR, init, tree.LiteralExpr(True, at), step, _accumulator(),
-        macro, at,
-    )  # fmt: skip
-
-
-def _appended(value: Expr, at: int) -> Expr:
-    return tree.CallExpr("_+_", (_accumulator(), tree.ListExpr((value,), frozenset(), at)), None, at)
+        step = tree.CallExpr("_?_:_", (macro.condition, step, _accumulator()), None, at)
+    always = tree.LiteralExpr(True, at)
+    return tree.ComprehensionExpr(target, *names, ACCUMULATOR, init, always, step, _accumulator(), macro, at)
 
 
 def _mapping(kind: str, variables: int) -> _Expander:
     def build(target: Expr | None, args: tuple[Expr, ...], at: int) -> Expr:
-        assert target is not None
-        names = _variables(args, variables)
         condition = args[variables] if len(args) == variables + 2 else None
-        macro = Macro(kind, condition, args[-1])
-        if kind == "map":
-            init: Expr = tree.ListExpr((), frozenset(), at)
-            return _collect(target, names, _appended(args[-1], at), macro, init, at)
-        if kind == "transformMap":
-            inserted = (_accumulator(), tree.IdentExpr(names[0], at), args[-1])
-        else:
-            inserted = (_accumulator(), args[-1])  # type: ignore[assignment]
-        insert = tree.CallExpr("cel.@mapInsert", inserted, None, at)
-        return _collect(target, names, insert, macro, tree.MapExpr((), frozenset(), at), at)
+        return _collect(target, _variables(args, variables), Macro(kind, condition, args[-1]), at)
 
     return build
 
 
 def _filter(target: Expr | None, args: tuple[Expr, ...], at: int) -> Expr:
-    assert target is not None
-    name = _variable(args[0])
-    macro = Macro("map", args[1], args[0])
-    insert = _appended(args[0], at)
-    return _collect(target, (name, None), insert, macro, tree.ListExpr((), frozenset(), at), at)
+    return _collect(target, (_variable(args[0]), None), Macro("map", args[1], args[0]), at)
 
 
 def _binding(variable: str, value: Expr, body: Expr, at: int) -> Expr:
@@ -162,13 +149,9 @@ def _sort_by(target: Expr | None, args: tuple[Expr, ...], at: int) -> Expr | Non
     ):
         raise CelSyntaxError("sortBy can only be applied to a list, identifier, comprehension, "
                              "call or select expression", target.at)  # fmt: skip
-    name = _variable(args[0])
     bound = "@__sortBy_input__"
-    macro = Macro("map", None, args[1])
-    keys = _collect(
-        tree.IdentExpr(bound, at), (name, None), _appended(args[1], at), macro,
-        tree.ListExpr((), frozenset(), at), at,
-    )  # fmt: skip
+    names = (_variable(args[0]), None)
+    keys = _collect(tree.IdentExpr(bound, at), names, Macro("map", None, args[1]), at)
     body = tree.CallExpr("@sortByAssociatedKeys", (keys,), tree.IdentExpr(bound, at), at)
     return _binding(bound, target, body, at)
 

@@ -27,6 +27,10 @@ _RELATIONS: Final = {
 }  # fmt: skip
 _LEVELS: Final = (_RELATIONS, {"+": "_+_", "-": "_-_"}, {"*": "_*_", "/": "_/_", "%": "_%_"})
 _NUMBERS: Final = ("int", "float")
+_TEXTS: Final[dict[str, Callable[[str, int], tree.Constant]]] = {
+    "uint": lexer.unsigned, "string": lexer.string, "bytes": lexer.byte_string,
+}  # fmt: skip
+_CONSTANTS: Final = {"true": True, "false": False, "null": None}
 _T = TypeVar("_T")
 
 
@@ -191,22 +195,13 @@ class _Parser:
         if negative:
             token = self._token
             self._next += 1
-        match token.kind:
-            case "int":
-                return tree.LiteralExpr(lexer.integer(token.text, negative, token.at), token.at)
-            case "float":
-                return tree.LiteralExpr(lexer.double(token.text, negative, token.at), token.at)
-            case "uint":
-                return tree.LiteralExpr(lexer.unsigned(token.text, token.at), token.at)
-            case "string":
-                return tree.LiteralExpr(lexer.string(token.text, token.at), token.at)
-            case "bytes":
-                return tree.LiteralExpr(lexer.byte_string(token.text, token.at), token.at)
-            case "true" | "false":
-                return tree.LiteralExpr(token.kind == "true", token.at)
-            case "null":
-                return tree.LiteralExpr(None, token.at)
-        return None
+        if token.kind in _NUMBERS:
+            read = lexer.integer if token.kind == "int" else lexer.double
+            return tree.LiteralExpr(read(token.text, negative, token.at), token.at)
+        if token.kind in _TEXTS:
+            return tree.LiteralExpr(_TEXTS[token.kind](token.text, token.at), token.at)
+        known = token.kind in _CONSTANTS
+        return tree.LiteralExpr(_CONSTANTS[token.kind], token.at) if known else None
 
     def _name(self) -> Expr:
         leading = "." if self._accept(".") else ""

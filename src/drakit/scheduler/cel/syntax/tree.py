@@ -134,3 +134,12 @@ def children(expr: Expr) -> Iterator[Expr]:
         yield from (value for _, value in expr.fields)
     elif isinstance(expr, ComprehensionExpr):
         yield from (expr.range, expr.init, expr.condition, expr.step, expr.result)
+
+
+def walk(root: Expr) -> Iterator[Expr]:
+    """All expressions within *root*, outermost first."""
+    pending = [root]
+    while pending:
+        node = pending.pop(0)
+        yield node
+        pending.extend(children(node))
