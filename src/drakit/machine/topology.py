@@ -83,8 +83,6 @@ class _TopologyReader:
         self._info = cpuinfo
         self._first_choice: dict[Names, int] = {}
 
-    # -- files ------------------------------------------------------------------------------
-
     def _claim(self, cpu: int, names: Names) -> CpuSet | None:
         """The set of online CPUs that *cpu* lists, itself included, from the first file that has it."""
         place = f"{CPU}/cpu{cpu}/topology/"
@@ -139,8 +137,6 @@ class _TopologyReader:
 
     def _id(self, path: str) -> int | None:
         return _known(self._reader.number(path))
-
-    # -- groups -----------------------------------------------------------------------------
 
     def cores(self) -> tuple[CpuSet, ...]:
         """Threads of each core."""

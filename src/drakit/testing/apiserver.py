@@ -141,8 +141,6 @@ class FakeApiServer:
         self._pages: dict[int, list[Document]] = {}
         self._numbers = itertools.count()
 
-    # -- running --------------------------------------------------------------------------------
-
     async def start(self) -> None:
         """Listen; after a :meth:`stop` on the same port and with all objects."""
         self._loop = asyncio.get_running_loop()
@@ -184,8 +182,6 @@ class FakeApiServer:
             loops[0].call_soon_threadsafe(stop.set)
             thread.join()
 
-    # -- for clients ----------------------------------------------------------------------------
-
     @property
     def url(self) -> str:
         """The URL of the server."""
@@ -217,8 +213,6 @@ class FakeApiServer:
                 "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": "fake"}}],
             }
         )
-
-    # -- objects ----------------------------------------------------------------
 
     def add(self, plural: str, document: Document, *, namespace: str = "") -> Document:
         """Create an object under the same rules as a request, then write its status, if any."""
@@ -266,8 +260,6 @@ class FakeApiServer:
     def _key(plural: str, name: str, namespace: str) -> Key:
         return plural, (namespace or "default") if KINDS[plural].namespaced else "", name
 
-    # -- faults ----------------------------------------------------------------------------------
-
     def plan(self, fault: Fault, *, times: int = 1, when: Callable[[Seen], bool] = lambda _: True) -> None:
         """Inject *fault* into the next *times* requests that match *when*."""
         self._planned.append(_Planned(fault, times, when))
@@ -311,8 +303,6 @@ class FakeApiServer:
     def _wake_watches(self) -> None:
         for watch in self._watches:
             watch.news.set()
-
-    # -- a connection -----------------------------------------------------------------------------
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # The client may not send HTTP.
@@ -382,8 +372,6 @@ class FakeApiServer:
                 f'"{kind.plural}" in API group "{kind.group}" at the cluster scope',
                 {"group": kind.group, "kind": kind.plural, "name": seen.name},
             )
-
-    # -- requests -----------------------------------------------------------------------------------
 
     def _answer(self, seen: Seen) -> tuple[int, Document]:
         if seen.path == "/version":
@@ -472,8 +460,6 @@ class FakeApiServer:
         asked = (body.get("spec") or {}).get("resourceAttributes") or {}
         denied = (asked.get("verb"), asked.get("resource")) in self.forbidden
         return body | {"metadata": {}, "status": {"allowed": not denied}}
-
-    # -- watches --------------------------------------------------------------------------------------
 
     async def _watch(self, seen: Seen, connection: _ServerConnection) -> None:
         kind, namespace, _, _ = _route(seen.path)

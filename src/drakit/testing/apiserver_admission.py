@@ -30,9 +30,6 @@ _SEMVER: Final = re.compile(
 )
 
 
-# -- dropping -----------------------------------------------------------------------------------------
-
-
 def drop_disabled(spec: Document, stored: Document | None, gates: Mapping[str, bool]) -> None:
     """Clear the fields of *spec* whose gate is off, unless *stored* uses them already."""
     for gate, fields in GATED_FIELDS.items():
@@ -75,9 +72,6 @@ def _copied(value: Any) -> Any:
     if isinstance(value, dict):
         return copied(value)
     return [_copied(item) for item in value] if isinstance(value, list) else value
-
-
-# -- validating -----------------------------------------------------------------------------------------
 
 
 def validate_slice(spec: Document, stored: Document | None, release: KubernetesRelease) -> list[Problem]:

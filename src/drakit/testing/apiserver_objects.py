@@ -115,8 +115,6 @@ class ObjectTable:
         self._random = random.Random(seed)  # noqa: S311 - repeatable names and UIDs
         self._applied: dict[tuple[Key, str], Document] = {}
 
-    # -- reading --------------------------------------------------------------------------------
-
     def get(self, key: Key) -> Document:
         """The object, not to be changed; raises a 404 rejection."""
         found = self._objects.get(key)
@@ -147,8 +145,6 @@ class ObjectTable:
         if revision < self.compacted:
             raise RequestError(410, "Expired", f"too old resource version: {revision} ({self.compacted})")
         return (item for item in self.history if item.revision > revision)
-
-    # -- writing --------------------------------------------------------------------------------
 
     def create(self, kind: ResourceKind, namespace: str, body: Document, *, keep: bool = True) -> Document:
         """Create an object; *keep* false validates only (dry run)."""

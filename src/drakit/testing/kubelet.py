@@ -151,8 +151,6 @@ class FakeKubelet:
         os.makedirs(os.path.join(root, "plugins"), exist_ok=True)
         self.plugins = self._plugin_manager()
 
-    # -- life ------------------------------------------------------------------------------------
-
     async def __aenter__(self) -> Self:
         await self.start()
         return self
@@ -200,8 +198,6 @@ class FakeKubelet:
             lambda driver: self._wipe(self.node, driver),
         )
 
-    # -- drivers ---------------------------------------------------------------------------------
-
     async def registered(
         self, driver: str, instances: int = 1, seconds: float = 60.0
     ) -> list[RegisteredPlugin]:
@@ -220,8 +216,6 @@ class FakeKubelet:
         await self.plugins.changed.until(
             lambda: not self.plugins.instances(driver), f"the end of {driver}", seconds
         )
-
-    # -- pods ------------------------------------------------------------------------------------
 
     async def run_pod(self, pod: FakePod, claims: Iterable[ResourceClaim] = ()) -> Running:
         """Create the pod's sandbox: prepare its claims and return the CDI devices.
@@ -270,8 +264,6 @@ class FakeKubelet:
     def knows(self, claim_uid: str) -> bool:
         """Whether the claim is in the cache, prepared or not."""
         return any(info.uid == claim_uid for info in self._claims.values())
-
-    # -- preparing -------------------------------------------------------------------------------
 
     async def _prepare(self, pod: FakePod, claims: Iterable[ResourceClaim]) -> Running:
         given = {(c.metadata.namespace, c.metadata.name): c for c in claims}
@@ -368,8 +360,6 @@ class FakeKubelet:
             raise failure(f"{method} skipped {missing} ResourceClaims")
         return response
 
-    # -- unpreparing -----------------------------------------------------------------------------
-
     async def _unprepare(self, pod_uid: str, infos: list[ClaimInfo]) -> None:
         last = [info for info in infos if info.pods <= {pod_uid}]
         for info in infos:
@@ -393,8 +383,6 @@ class FakeKubelet:
         while True:
             await asyncio.sleep(self._timing.reconcile)
             await self.reconcile()
-
-    # -- containers ------------------------------------------------------------------------------
 
     def _cdi_of(self, pod: FakePod, use: ContainerClaim) -> Iterable[str]:
         (claim,) = (entry.claim for entry in pod.claims if entry.name == use.claim)

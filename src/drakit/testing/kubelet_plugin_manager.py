@@ -179,8 +179,6 @@ class PluginManager:
         self._ending: set[asyncio.Task[None]] = set()
         self._watcher: asyncio.Task[None] | None = None
 
-    # -- lifecycle ------------------------------------------------------------------------------------
-
     async def start(self) -> None:
         """Read the directory, and keep polling it."""
         self._watcher = asyncio.create_task(self._watch())
@@ -201,8 +199,6 @@ class PluginManager:
             self._close(self.endpoints.pop())
         await asyncio.gather(*self._ending, return_exceptions=True)
         await asyncio.sleep(0)  # transports close in the next iteration of the loop
-
-    # -- queries ----------------------------------------------------------------------------------
 
     def instances(self, driver: str) -> list[RegisteredPlugin]:
         """The registered instances of a driver, most recent first."""
@@ -229,8 +225,6 @@ class PluginManager:
                 return entry.state, entry.message
         return "Unknown", ""
 
-    # -- watching --------------------------------------------------------------------------------
-
     async def _watch(self) -> None:
         while True:
             self._scan()
@@ -254,8 +248,6 @@ class PluginManager:
             self._end(socket.operation)
         if socket.endpoint is not None:
             self._remove(socket.endpoint)
-
-    # -- registering -----------------------------------------------------------------------------
 
     async def _register(self, socket: _Socket) -> None:
         self.attempts[socket.path] = self.attempts.get(socket.path, 0) + 1
@@ -343,8 +335,6 @@ class PluginManager:
                 return name
         return None
 
-    # -- losing ----------------------------------------------------------------------------------
-
     # Without await: a cancellation in between would leave a connection open.
 
     def _remove(self, endpoint: RegisteredPlugin) -> None:
@@ -380,8 +370,6 @@ class PluginManager:
         del self._timers[driver]
         self._wipe(driver)
         self.changed.fire()
-
-    # -- health ----------------------------------------------------------------------------------
 
     async def _listen(self, endpoint: RegisteredPlugin, api: str) -> None:
         service, pb = _HEALTH[api]

@@ -101,8 +101,6 @@ class SimulatedNode:
             stack.push_async_callback(self.runtime.down)
             stack.push_async_callback(self.kubelet.stop)
 
-    # -- the driver --------------------------------------------------------------------------------
-
     def settings(self) -> dict[str, Any]:
         """Settings of :class:`HostOptions` for a driver on this node."""
         return {
@@ -133,8 +131,6 @@ class SimulatedNode:
         """A host for this node, to be run by the caller; *options* come from :meth:`settings`."""
         client = Client(self.api.cluster())
         return Host(discover, options, node=self.name, client=client, gauges=gauges, reconciler=reconciler)
-
-    # -- claims and pods ---------------------------------------------------------------------------
 
     def allocate(
         self,

@@ -204,9 +204,6 @@ def assemble(
     )
 
 
-# -- numbering --------------------------------------------------------------------------------
-
-
 def _number_threads(cores: Sequence[CoreSpec], around: Surroundings) -> list[list[int]]:
     """The CPU numbers of each core's threads."""
     total = sum(core.threads for core in cores)
@@ -236,9 +233,6 @@ def _seats(keys: Iterable[Hashable]) -> list[int]:
         seats.append(seen.get(key, 0))
         seen[key] = seats[-1] + 1
     return seats
-
-
-# -- parts ------------------------------------------------------------------------------------
 
 
 def _groups(
@@ -343,9 +337,6 @@ def _cpus(
             raw_core=raw_core[placed[cpu]],
             raw_llc=llcs[llc_of[cpu]].raw_id,
         )
-
-
-# -- memory and buses ---------------------------------------------------------------------------
 
 
 def _numa_nodes(

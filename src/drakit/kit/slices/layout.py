@@ -51,9 +51,6 @@ class Identity:
         )
 
 
-# -- layout -------------------------------------------------------------------------------------------
-
-
 def _is_advanced(device: Device) -> bool:
     lists = any(attribute.is_list() for attribute in device.attributes.values())
     return bool(device.taints or device.consumes_counters or lists)
@@ -118,9 +115,6 @@ def lay_out(
     cut = kept if kept is not None else _cut(pool.devices, most)
     devices = [Content(devices=part) for part in cut if part]
     return tuple(counters + devices) or (Content(),)
-
-
-# -- naming --------------------------------------------------------------------------------------------
 
 
 def _digits(count: int) -> int:

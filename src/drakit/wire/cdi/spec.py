@@ -117,8 +117,6 @@ class Spec(_Part, frozen=True):
         return tuple(f"{self.kind}={device.name}" for device in self.devices)
 
 
-# -- names --------------------------------------------------------------------------------------
-
 _VENDOR: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?", re.ASCII)
 _CLASS: Final = _VENDOR
 _DEVICE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?", re.ASCII)
@@ -171,9 +169,6 @@ def parse_claim_device_name(name: str) -> tuple[str, str] | None:
         return (uid, request) if claim_device_name(uid, request) == name else None
     except CdiError:
         return None
-
-
-# -- making -------------------------------------------------------------------------------------
 
 
 def make_spec(
@@ -242,8 +237,6 @@ def _higher(one: str, other: str) -> str:
     return max(one, other, key=KNOWN_VERSIONS.index)
 
 
-# -- checking -----------------------------------------------------------------------------------
-
 _HOOKS: Final = frozenset(
     {"prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"}
 )
@@ -300,9 +293,6 @@ def _check_settings(settings: Iterable[str], where: str) -> None:
     for setting in settings:
         if not _SETTING.fullmatch(setting) or "\0" in setting:
             raise CdiError(f"{where}: environment entry {setting!r} is not NAME=value")
-
-
-# -- spelling -----------------------------------------------------------------------------------
 
 
 def encode_spec(spec: Spec) -> bytes:

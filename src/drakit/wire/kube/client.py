@@ -110,8 +110,6 @@ class Client:
         """Close all connections; requests in flight fail."""
         self._pool.close()
 
-    # -- reading --------------------------------------------------------------------------------
-
     async def get(self, resource: Resource[T], name: str, *, namespace: str | None = None) -> Object[T]:
         """Read one object; raises ``NotFoundError`` when it does not exist."""
         return await self._on_object("get", "GET", resource, name, namespace=namespace)
@@ -194,8 +192,6 @@ class Client:
                     return
                 for line in splitter.feed(chunk):
                     yield parse_event(line, resource, target)
-
-    # -- writing --------------------------------------------------------------------------------
 
     async def create(
         self,
@@ -299,8 +295,6 @@ class Client:
             options["preconditions"] = preconditions
         target, path = _target(resource, name, namespace), resource.path(namespace, name)
         await self._json(_Call("delete", target, "DELETE", path, msgspec.json.encode(options)))
-
-    # -- requests -------------------------------------------------------------------------------
 
     async def _on_object(
         self,
