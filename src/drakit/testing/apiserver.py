@@ -3,14 +3,6 @@
 Supports resource versions, conflicts, preconditions, ``generateName``, status, server-side apply,
 paged lists, watches with bookmarks, 410 after compaction, fields dropped by feature gate, the limits
 of ResourceSlices, tokens, and injected faults.
-
-::
-
-    async with FakeApiServer(version="1.36") as server:
-        server.add("nodes", {"metadata": {"name": "node-1"}})
-        async with Client(server.cluster()) as client:
-            ...
-        server.wipe_slices("node-1")  # what a restarting kubelet does
 """
 
 from __future__ import annotations
@@ -380,9 +372,8 @@ class FakeApiServer:
         if seen.path.endswith("/selfsubjectaccessreviews"):
             return 201, self._review(_body(seen))
         kind, namespace, name, subresource = _route(seen.path)
-        key = (kind.plural, namespace, name)
         try:
-            return self._perform(seen, kind, key, subresource)
+            return self._perform(seen, kind, (kind.plural, namespace, name), subresource)
         finally:
             self._notify()
 
@@ -435,12 +426,8 @@ class FakeApiServer:
             del self._pages[number]
         page = found[start : start + limit] if limit else found[start:]
         items = [{k: v for k, v in d.items() if k not in ("apiVersion", "kind")} for d in page]
-        return {
-            "apiVersion": kind.api_version,
-            "kind": f"{kind.name}List",
-            "metadata": metadata,
-            "items": items,
-        }
+        head = {"apiVersion": kind.api_version, "kind": f"{kind.name}List"}
+        return head | {"metadata": metadata, "items": items}
 
     def _patch(self, seen: Seen, kind: ResourceKind, key: Key, subresource: str) -> Document:
         how = seen.headers.get("content-type", "")
@@ -463,13 +450,8 @@ class FakeApiServer:
 
     async def _watch(self, seen: Seen, connection: _ServerConnection) -> None:
         kind, namespace, _, _ = _route(seen.path)
-        watch = _Watch(
-            self.table,
-            kind,
-            namespace,
-            self._selector(seen, kind),
-            bookmarks=seen.query.get("allowWatchBookmarks") == "true",
-        )
+        bookmarks = seen.query.get("allowWatchBookmarks") == "true"
+        watch = _Watch(self.table, kind, namespace, self._selector(seen, kind), bookmarks)
         version = seen.query.get("resourceVersion", "")
         if version and int(version) < self.table.compacted and not self.gone_as_event:
             self.table.since(int(version))
@@ -489,26 +471,18 @@ class FakeApiServer:
             await asyncio.gather(closed, return_exceptions=True)
 
 
+@dataclass(slots=True, eq=False)
 class _Watch:
     """A watch: reads the table's history from its position whenever there are changes."""
 
-    def __init__(
-        self,
-        table: ObjectTable,
-        kind: ResourceKind,
-        namespace: str,
-        selector: ObjectSelector,
-        *,
-        bookmarks: bool,
-    ) -> None:
-        self._table = table
-        self._kind = kind
-        self._namespace = namespace
-        self._selector = selector
-        self._bookmarks = bookmarks
-        self.news = asyncio.Event()
-        self.bookmark_due = False
-        self.ended = False
+    _table: ObjectTable
+    _kind: ResourceKind
+    _namespace: str
+    _selector: ObjectSelector
+    _bookmarks: bool
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    bookmark_due: bool = False
+    ended: bool = False
 
     async def events(self, version: str, closed: asyncio.Task[None]) -> AsyncIterator[Document]:
         position = int(version) if version else 0
@@ -585,10 +559,13 @@ class _ServerConnection:
         headers = {k.decode(): v.decode("latin-1") for k, v in head.headers}
         return Seen(method, url.path, parameters, verb, plural, name, headers, body)
 
+    async def raw(self, data: bytes) -> None:
+        self._writer.write(data)
+        await self._writer.drain()
+
     async def _send(self, *events: Any) -> None:
         # In one write, like the real one: a client is woken once per response.
-        self._writer.write(b"".join(self._http.send(event) or b"" for event in events))
-        await self._writer.drain()
+        await self.raw(b"".join(self._http.send(event) or b"" for event in events))
 
     async def reply(
         self, code: int, document: Document, headers: list[tuple[str, str]] | None = None
@@ -607,10 +584,6 @@ class _ServerConnection:
 
     async def end_stream(self) -> None:
         await self._send(h11.EndOfMessage())
-
-    async def raw(self, data: bytes) -> None:
-        self._writer.write(data)
-        await self._writer.drain()
 
     async def closed(self) -> None:
         """Wait until the client disconnects."""
@@ -632,13 +605,9 @@ def _body(seen: Seen) -> Any:
         raise RequestError(400, "BadRequest", f"the body is not valid JSON: {error}") from error
 
 
-def _parts(path: str) -> list[str]:
-    return [unquote(part) for part in path.strip("/").split("/")]
-
-
 def _route(path: str) -> tuple[ResourceKind, str, str, str]:
     """Kind, namespace, name and subresource of a path; raises 404 for an unknown one."""
-    parts = _parts(path)
+    parts = [unquote(part) for part in path.strip("/").split("/")]
     group, rest = ("", parts[2:]) if parts[0] == "api" else (parts[1] if parts[1:] else "", parts[3:])
     version = parts[1] if parts[0] == "api" and parts[1:] else (parts[2] if parts[2:] else "")
     namespace = ""

@@ -120,17 +120,9 @@ class ObjectTable:
         found = self._objects.get(key)
         if found is None:
             kind = KINDS[key[0]]
-            raise RequestError(
-                404,
-                "NotFound",
-                f'{kind.qualified} "{key[2]}" not found',
-                {"name": key[2], "group": kind.group, "kind": kind.plural},
-            )
+            details = {"name": key[2], "group": kind.group, "kind": kind.plural}
+            raise RequestError(404, "NotFound", f'{kind.qualified} "{key[2]}" not found', details)
         return found
-
-    def find(self, key: Key) -> Document | None:
-        """The object, or nothing."""
-        return self._objects.get(key)
 
     def select(self, plural: str, namespace: str, selector: ObjectSelector) -> list[Document]:
         """The objects that match, by namespace and name."""
@@ -200,10 +192,8 @@ class ObjectTable:
             return stored  # a write that changes nothing makes no new version
         if kind.has_generation and document.get("spec") != stored.get("spec"):
             document["metadata"]["generation"] = stored["metadata"].get("generation", 1) + 1
-        if stored["metadata"].get("deletionTimestamp") and not document["metadata"].get("finalizers"):
-            self._commit(key, stored, None)
-            return document
-        self._commit(key, stored, document)
+        released = stored["metadata"].get("deletionTimestamp") and not document["metadata"].get("finalizers")
+        self._commit(key, stored, None if released else document)
         return document
 
     def apply(
@@ -215,14 +205,14 @@ class ObjectTable:
         wanted["metadata"] = {
             k: v for k, v in metadata.items() if k not in ("name", "namespace", "resourceVersion")
         }
-        stored = self.find(key)
+        stored = self._objects.get(key)
         if stored is None:
             if subresource:
                 self.get(key)
             stored = self.create(kind, key[1], copied(body) | {"metadata": metadata | {"name": key[2]}})
         self._check_owners(kind, key, wanted, manager, force=force)
         previous = self._applied.get((key, manager), {})
-        changed = _merge(_without(copied(stored), previous, wanted), wanted)
+        changed: Document = merge_patch(_without(copied(stored), previous, wanted), wanted)
         self._applied[(key, manager)] = copied(wanted)
         return self.update(kind, key, changed, subresource=subresource)
 
@@ -278,16 +268,10 @@ class ObjectTable:
         if problems:
             name = document["metadata"]["name"]
             text = "; ".join(f"{field}: {message}" for field, message in problems[:10])
-            causes = [
-                {"field": field, "message": message, "reason": "FieldValueInvalid"}
-                for field, message in problems
-            ]
-            raise RequestError(
-                422,
-                "Invalid",
-                f'ResourceSlice.resource.k8s.io "{name}" is invalid: {text}',
-                {"name": name, "group": _DRA, "kind": "ResourceSlice", "causes": causes},
-            )
+            causes = [{"field": f, "message": m, "reason": "FieldValueInvalid"} for f, m in problems]
+            details = {"name": name, "group": _DRA, "kind": "ResourceSlice", "causes": causes}
+            message = f'ResourceSlice.resource.k8s.io "{name}" is invalid: {text}'
+            raise RequestError(422, "Invalid", message, details)
 
     def _commit(self, key: Key, before: Document | None, after: Document | None) -> None:
         self.revision += 1
@@ -321,11 +305,8 @@ class ObjectSelector:
             if not sign or path not in known or too_new:
                 raise RequestError(400, "BadRequest", f'field label not supported: "{path}"')
             conditions.append((path, value.removeprefix("="), not negated))
-        pairs = []
-        for part in filter(None, labels.split(",")):
-            key, _, value = part.partition("=")
-            pairs.append((key, value.removeprefix("=")))
-        return cls(tuple(conditions), tuple(pairs))
+        pairs = (part.partition("=") for part in labels.split(",") if part)
+        return cls(tuple(conditions), tuple((key, value.removeprefix("=")) for key, _, value in pairs))
 
     def matches(self, key: Key, document: Document, namespace: str) -> bool:
         """Whether an object is selected."""
@@ -362,10 +343,6 @@ def merge_patch(target: Any, patch: Any) -> Any:
         else:
             result[key] = merge_patch(result.get(key), value)
     return result
-
-
-def _merge(target: Document, wanted: Document) -> Document:
-    return merge_patch(target, wanted)  # type: ignore[no-any-return]
 
 
 def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
