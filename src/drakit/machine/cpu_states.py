@@ -64,8 +64,7 @@ def _plausible(reader: Reader, name: str, directories: CpuSet) -> CpuSet | None:
     listed = reader.cpu_list(f"{CPU}/{name}")
     if listed is None:
         return None
-    absurd = listed - CpuSet.range(0, MAX_CPUS)
-    if absurd:
+    if absurd := listed - CpuSet.range(0, MAX_CPUS):
         reader.warn(f"{CPU}/{name}", f"CPUs from {absurd.min()} on ignored: no kernel has them")
         listed = (listed - absurd) | (listed & directories)
     return listed

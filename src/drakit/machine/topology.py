@@ -104,8 +104,7 @@ class _TopologyReader:
 
     def _warn_about(self, cpu: int, wrong: Iterable[str], outcome: str) -> None:
         for name in wrong:
-            reason = f"does not contain the CPU itself; {outcome}"
-            self._reader.warn_cpu(cpu, f"/topology/{name}", reason)
+            self._reader.warn_cpu(cpu, f"/topology/{name}", f"does not contain the CPU itself; {outcome}")
 
     def _claims(self, names: Names, ids: Mapping[int, Hashable | None]) -> dict[int, CpuSet | None]:
         """The part that each core reports to belong to.
