@@ -46,9 +46,8 @@ class Identity:
     def owns(self, item: Slice) -> bool:
         """Whether a slice is ours, in case a server ignores the selector."""
         spec = item.raw.get("spec")
-        return (
-            isinstance(spec, dict) and spec.get("driver") == self.driver and spec.get("nodeName") == self.node
-        )
+        mine = (self.driver, self.node)
+        return isinstance(spec, dict) and (spec.get("driver"), spec.get("nodeName")) == mine
 
 
 def _is_advanced(device: Device) -> bool:

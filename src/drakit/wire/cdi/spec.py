@@ -8,7 +8,7 @@ The version is therefore the lowest that covers the features used (containerd 1.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -118,7 +118,6 @@ class Spec(_Part, frozen=True):
 
 
 _VENDOR: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?", re.ASCII)
-_CLASS: Final = _VENDOR
 _DEVICE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?", re.ASCII)
 _LONGEST_CLASS: Final = 63
 
@@ -131,7 +130,7 @@ def check_kind(kind: str) -> None:
             f"CDI kind {kind!r}: the vendor must start with a letter, end with a letter or digit "
             "and contain only letters, digits, '_', '-' and '.'; '/' and the class follow"
         )
-    if not _CLASS.fullmatch(class_) or len(class_) > _LONGEST_CLASS:
+    if not _VENDOR.fullmatch(class_) or len(class_) > _LONGEST_CLASS:
         raise CdiError(
             f"CDI kind {kind!r}: the class must start with a letter, end with a letter or digit, "
             f"contain only letters, digits, '_', '-' and '.', and have at most {_LONGEST_CLASS} characters"
@@ -196,20 +195,17 @@ def make_spec(
 
 def claim_spec(kind: str, claim_uid: str, requests: Mapping[str, ContainerEdits]) -> Spec:
     """The specification of a claim: one device per base request, ordered by name."""
-    return make_spec(
-        kind,
-        [
-            CdiDevice(name=claim_device_name(claim_uid, request), container_edits=edits)
-            for request, edits in sorted(requests.items())
-        ],
+    devices = (
+        CdiDevice(name=claim_device_name(claim_uid, request), container_edits=edits)
+        for request, edits in sorted(requests.items())
     )
+    return make_spec(kind, devices)
 
 
 def minimum_version(spec: Spec) -> str:
     """The lowest version that supports everything in *spec*."""
     needed = LOWEST_EMITTED
-    class_ = spec.kind.partition("/")[2]
-    if spec.annotations or "." in class_:
+    if spec.annotations or "." in spec.kind.partition("/")[2]:
         needed = "0.6.0"
     for device in spec.devices:
         if device.annotations:
@@ -303,19 +299,18 @@ def encode_spec(spec: Spec) -> bytes:
 
 def decode_spec(data: bytes) -> Spec:
     """Decode and validate JSON. Raises :class:`CdiError`."""
-    try:
-        spec = msgspec.json.decode(data, type=Spec)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CdiError(f"not a CDI specification: {error}") from error
-    check_spec(spec)
-    return spec
+    return _checked(lambda: msgspec.json.decode(data, type=Spec))
 
 
 def spec_from_builtins(document: object) -> Spec:
     """Validate a parsed document (YAML). Raises :class:`CdiError`."""
+    return _checked(lambda: msgspec.convert(document, type=Spec))
+
+
+def _checked(decode: Callable[[], Spec]) -> Spec:
     try:
-        spec = msgspec.convert(document, type=Spec)
-    except (msgspec.ValidationError, RecursionError) as error:
+        spec = decode()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CdiError(f"not a CDI specification: {error}") from error
     check_spec(spec)
     return spec
