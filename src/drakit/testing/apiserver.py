@@ -184,9 +184,8 @@ class FakeApiServer:
         if token is None and self.tokens:
             token = min(self.tokens)
         trust = Trust(file=self._authority) if self._authority else Trust()
-        return ClusterAccess(
-            Endpoint.parse(self.url), Fixed(Credential(token)), trust, origin="FakeApiServer"
-        )
+        credentials = Fixed(Credential(token))
+        return ClusterAccess(Endpoint.parse(self.url), credentials, trust, origin="FakeApiServer")
 
     def kubeconfig(self) -> str:
         """A kubeconfig (JSON) for programs under test."""
@@ -357,13 +356,12 @@ class FakeApiServer:
             raise RequestError(404, "NotFound", _NOT_SERVED)
         if (seen.verb, seen.plural) in self.forbidden:
             kind = KINDS[seen.plural]
-            raise RequestError(
-                403,
-                "Forbidden",
+            text = (
                 f'{kind.qualified} is forbidden: User "test" cannot {seen.verb} resource '
-                f'"{kind.plural}" in API group "{kind.group}" at the cluster scope',
-                {"group": kind.group, "kind": kind.plural, "name": seen.name},
+                f'"{kind.plural}" in API group "{kind.group}" at the cluster scope'
             )
+            details = {"group": kind.group, "kind": kind.plural, "name": seen.name}
+            raise RequestError(403, "Forbidden", text, details)
 
     def _answer(self, seen: Seen) -> tuple[int, Document]:
         if seen.path == "/version":
@@ -503,8 +501,7 @@ class _Watch:
             if self.bookmark_due and self._bookmarks and self._table.revision == position:
                 self.bookmark_due = False
                 head = {"apiVersion": self._kind.api_version, "kind": self._kind.name}
-                metadata = {"resourceVersion": str(position)}
-                yield {"type": "BOOKMARK", "object": head | {"metadata": metadata}}
+                yield {"type": "BOOKMARK", "object": head | {"metadata": {"resourceVersion": str(position)}}}
             waiting = asyncio.ensure_future(self.news.wait())
             try:
                 await asyncio.wait({waiting, closed}, return_when=asyncio.FIRST_COMPLETED)

@@ -162,10 +162,8 @@ def _device_problems(device: Document, limits: SliceLimits) -> Iterator[Problem]
             yield f".{field}", f"must have at most {allowed} items"
     for key, item in capacity.items():
         if item.get("requestPolicy") and not device.get("allowMultipleAllocations"):
-            yield (
-                f".capacity[{key}].requestPolicy",
-                "must not be specified when allowMultipleAllocations is not true",
-            )
+            message = "must not be specified when allowMultipleAllocations is not true"
+            yield f".capacity[{key}].requestPolicy", message
 
 
 def _attribute_problems(attributes: Document, limits: SliceLimits) -> Iterator[Problem]:

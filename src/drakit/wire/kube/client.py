@@ -75,6 +75,9 @@ class _Call:
     body: bytes = b""
     content_type: str = "application/json"
 
+    def __str__(self) -> str:
+        return f"{self.verb} {self.target}"
+
 
 class Client:
     """A client of one API server. Safe for concurrent use within one event loop.
@@ -286,11 +289,9 @@ class Client:
         try:
             document = decoding.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ProtocolError(
-                f"{call.verb} {call.target}: the response is not valid JSON: {error}"
-            ) from error
+            raise ProtocolError(f"{call}: the response is not valid JSON: {error}") from error
         if not isinstance(document, dict):
-            raise ProtocolError(f"{call.verb} {call.target}: the response is not a JSON object")
+            raise ProtocolError(f"{call}: the response is not a JSON object")
         return document
 
     @contextlib.asynccontextmanager
@@ -354,7 +355,7 @@ class Client:
         resource: Resource[T], document: Any, call: _Call, head: Mapping[str, str] | None = None
     ) -> Object[T]:
         if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
-            raise ProtocolError(f"{call.verb} {call.target}: the response is not a Kubernetes object")
+            raise ProtocolError(f"{call}: the response is not a Kubernetes object")
         return Object(resource, {**head, **document} if head else document)
 
 
