@@ -490,9 +490,9 @@ class _Watch:
                 yield {"type": "ADDED", "object": document}
         while not self.ended and not closed.done():
             try:
-                for happening in list(self._table.since(position)):
-                    position = happening.revision
-                    if event := self._event(happening.key, happening.before, happening.after, position):
+                for change in list(self._table.since(position)):
+                    position = change.revision
+                    if event := self._event(change.key, change.before, change.after, position):
                         yield event
             except RequestError as rejection:
                 yield {"type": "ERROR", "object": rejection.status()}

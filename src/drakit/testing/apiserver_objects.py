@@ -223,10 +223,10 @@ class ObjectTable:
         for (other_key, other), applied in self._applied.items():
             if other_key != key or other == manager:
                 continue
-            fought = [path for path, value in _leaves(applied) if path in mine and mine[path] != value]
-            if fought and not force:
-                raise _conflict(kind, key, f'conflict with "{other}": {".".join(fought[0])}')
-            for path in fought:
+            conflicting = [path for path, value in _leaves(applied) if path in mine and mine[path] != value]
+            if conflicting and not force:
+                raise _conflict(kind, key, f'conflict with "{other}": {".".join(conflicting[0])}')
+            for path in conflicting:
                 _forget(applied, path)
 
     def delete(self, kind: ResourceKind, key: Key, preconditions: Document | None = None) -> Document:

@@ -26,7 +26,7 @@ class CachedDevice:
 
 @dataclass(slots=True)
 class ClaimInfo:
-    """A claim on this node. ``prepared`` and ``unpreparing`` are in memory only, as in reality."""
+    """A claim on this node. ``prepared`` and ``unpreparing`` are in memory only, as in the real kubelet."""
 
     uid: str
     name: str
@@ -52,7 +52,7 @@ def cached_device(message: Any) -> CachedDevice:
 
 
 def write_checkpoint(path: str, infos: Iterable[ClaimInfo]) -> None:
-    """Write the file in the real format: tools for people read it."""
+    """Write the file in the real format, which diagnostic tools read."""
     data = json.dumps(
         {
             "kind": "DRACheckpoint",
