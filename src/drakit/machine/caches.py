@@ -18,7 +18,7 @@ from drakit.machine.sysfs import Reader, parse_number
 from drakit.machine.topology import MachineTopology
 
 _MOST_INDEXES = 64
-_KINDS = {"Data": "Data", "Instruction": "Instruction", "Unified": "Unified"}
+_KINDS = ("Data", "Instruction", "Unified")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 ASSUMED_LEVEL = 0
 """The level of a last-level cache that is not described."""
@@ -133,8 +133,8 @@ class _CacheReader:
         """The kind, read once per index, level and size: equal cores number their caches equally."""
         kind = self._kinds.get(like)
         if kind is None:
-            kind = _KINDS.get((self._reader.text(place + "type") or "").strip(" \r\n\0"))
-            if kind is None:
+            kind = (self._reader.text(place + "type") or "").strip(" \r\n\0")
+            if kind not in _KINDS:
                 kind = "Unified"
                 self._reader.warn_cpu(cpu, f"/cache/index{index}/type", "no type; taken as Unified")
             elif like[2] is not None:
@@ -162,8 +162,7 @@ class _CacheReader:
         named = CpuSet.union(claims.values())
         for cpu in (named & CpuSet(self._cores)) - CpuSet(claims):
             asked[cpu] = None
-            reason = "does not describe a cache that other CPUs share with it"
-            self._reader.warn_cpu(cpu, "/cache", reason)
+            self._reader.warn_cpu(cpu, "/cache", "does not describe a cache that other CPUs share with it")
         return asked
 
 
@@ -191,12 +190,9 @@ def _last_levels(reader: Reader, caches: Iterable[Cache], topology: MachineTopol
         for cache, mask in groups.values()
     ]
     described = CpuSet.union(cache.cpus for cache in found)
-    for socket in topology.sockets:
-        bare = socket - described
-        if bare:
-            found.append(Cache(ASSUMED_LEVEL, "Unified", None, bare))
-    bare = CpuSet.union(topology.sockets) - described
-    if bare:
+    lacking = (socket - described for socket in topology.sockets)
+    found += [Cache(ASSUMED_LEVEL, "Unified", None, cpus) for cpus in lacking if cpus]
+    if bare := CpuSet.union(topology.sockets) - described:
         reader.warn(
             f"{CPU}/cpu*/cache" if described else f"{CPU}/cpu{bare.min()}/cache",
             f"no cache is described for CPUs {bare}; one last-level cache per socket assumed",

@@ -58,8 +58,7 @@ def _mounts(reader: Reader) -> list[_Mount]:
     if reader.prefix:
         tables.insert(0, "/proc/1/mountinfo")
     for path in tables:
-        text = reader.text(path)
-        if text:
+        if text := reader.text(path):
             parse = _parse_mountinfo if path.endswith("mountinfo") else _parse_mounts
             return [mount for line in text.splitlines() if (mount := parse(line)) is not None]
     reader.warn("/proc/self/mountinfo", "missing; the cgroup version is unknown")

@@ -63,8 +63,7 @@ def _by_pmu(reader: Reader, online: CpuSet) -> dict[int, CoreType]:
     if both:
         reader.warn("/sys/devices/cpu_atom/cpus", f"CPUs {both} are in cpu_core too: p-core")
     if neither:
-        reason = f"CPUs {neither} are of neither type: taken as standard"
-        reader.warn("/sys/devices/cpu_core/cpus", reason)
+        reader.warn("/sys/devices/cpu_core/cpus", f"CPUs {neither} are of neither type: taken as standard")
     types = dict.fromkeys(slow, CoreType.EFFICIENCY)
     return types | dict.fromkeys(fast, CoreType.PERFORMANCE)
 
@@ -79,9 +78,7 @@ def _pmu_cpus(reader: Reader, device: str) -> CpuSet:
 
 def _by_capacity(reader: Reader, online: CpuSet, capacity: Mapping[int, int]) -> dict[int, CoreType]:
     """The strongest cores are ``p-core``, clearly weaker ones ``e-core``."""
-    if not capacity:
-        return {}
-    strongest = max(capacity.values())
+    strongest = max(capacity.values(), default=0)
     weak = {cpu for cpu, value in capacity.items() if value < strongest * _SAME_TYPE}
     if not weak:
         return {}

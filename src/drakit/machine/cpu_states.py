@@ -64,8 +64,7 @@ def _plausible(reader: Reader, name: str, directories: CpuSet) -> CpuSet | None:
     listed = reader.cpu_list(f"{CPU}/{name}")
     if listed is None:
         return None
-    absurd = listed - CpuSet.range(0, MAX_CPUS)
-    if absurd:
+    if absurd := listed - CpuSet.range(0, MAX_CPUS):
         reader.warn(f"{CPU}/{name}", f"CPUs from {absurd.min()} on ignored: no kernel has them")
         listed = (listed - absurd) | (listed & directories)
     return listed
@@ -83,11 +82,11 @@ def _read_online(reader: Reader, named: CpuSet) -> CpuSet:
         states[cpu] = None if value is None else value != 0
     unknown = [cpu for cpu, state in states.items() if state is None]
     shows = {cpu for cpu in unknown if reader.exists(f"{CPU}/cpu{cpu}/topology")}
-    anyone = bool(shows) or any(
+    any_shown = bool(shows) or any(
         reader.exists(f"{CPU}/cpu{cpu}/topology") for cpu, state in states.items() if state
     )
     for cpu in unknown:
-        states[cpu] = cpu in shows or not anyone
+        states[cpu] = cpu in shows or not any_shown
         if not states[cpu]:
             reader.warn_cpu(cpu, "/online", "missing, and has no topology: taken as offline")
     online = CpuSet(cpu for cpu, state in states.items() if state)

@@ -112,8 +112,7 @@ def read_architecture(reader: Reader, cpuinfo: CpuInfo) -> str:
     text = reader.text("/proc/sys/kernel/arch")
     if text is not None and text.strip():
         return text.strip()[:32]
-    gathered = _gathered(reader, "Architecture")
-    if gathered:
+    if gathered := _gathered(reader, "Architecture"):
         return gathered
     first = cpuinfo.first
     if "flags" in first and ("vendor_id" in first or "model name" in first):

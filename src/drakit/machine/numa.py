@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from drakit.core.cpuset import EMPTY, CpuSet
@@ -18,12 +17,6 @@ _POOLS: Final = "/sys/kernel/mm/hugepages"
 _MAX_NODES: Final = 4096
 """Four times the maximum of a kernel (``NODES_SHIFT`` is at most 10)."""
 _LOCAL, _REMOTE = 10, 20
-
-
-@dataclass(frozen=True, slots=True)
-class _Meminfo:
-    total: int
-    free: int
 
 
 def read_nodes(reader: Reader, states: CpuStates, topology: MachineTopology) -> tuple[NumaNode, ...]:
@@ -42,8 +35,8 @@ def read_nodes(reader: Reader, states: CpuStates, topology: MachineTopology) -> 
         NumaNode(
             id=node,
             cpus=members.cpus.get(node, EMPTY),
-            memory_bytes=(memory := _memory(reader, node)).total,
-            memory_free_bytes=memory.free,
+            memory_bytes=(memory := _memory(reader, node))["MemTotal"],
+            memory_free_bytes=memory["MemFree"],
             distances=_distances(reader, node, ids, nodes),
             hugepages=_hugepages(reader, node, alone=alone),
         )
@@ -62,8 +55,8 @@ def _only_node(reader: Reader, states: CpuStates) -> NumaNode:
     return NumaNode(
         id=0,
         cpus=states.known,
-        memory_bytes=memory.total,
-        memory_free_bytes=memory.free,
+        memory_bytes=memory["MemTotal"],
+        memory_free_bytes=memory["MemFree"],
         distances={0: _LOCAL},
         hugepages=_read_pools(reader, _POOLS),
     )
@@ -86,11 +79,9 @@ class _Members:
         if listed is None:
             self._reader.warn(f"{place}/cpulist", "missing or unusable; CPUs are read instead")
             return
-        unknown = listed - self._states.known
-        if unknown:
+        if unknown := listed - self._states.known:
             self._reader.warn(f"{place}/cpulist", f"CPUs {unknown} do not exist; ignored")
-        twice = listed & self._placed
-        if twice:
+        if twice := listed & self._placed:
             self._reader.warn(f"{place}/cpulist", f"CPUs {twice} are in a lower node too; kept there")
         self._place(node, (listed & self._states.known) - self._placed)
 
@@ -99,8 +90,7 @@ class _Members:
         for node in nodes if self._states.online - self._placed else ():
             place = f"{NODE}/node{node}"
             mask = self._reader.cpu_mask(f"{place}/cpumap")
-            missing = (self._states.online - self._placed) & (mask or EMPTY)
-            if missing:
+            if missing := (self._states.online - self._placed) & (mask or EMPTY):
                 self._reader.warn(f"{place}/cpulist", f"lacks CPUs {missing} of cpumap; added")
                 self._place(node, missing)
 
@@ -127,26 +117,21 @@ class _Members:
         node_of = {member: node for node, cpus in self.cpus.items() for member in cpus}
         for groups in (self._topology.cores, self._topology.sockets, (self._states.online,)):
             for group in groups:
-                if cpu in group:
-                    votes = Counter(node_of[c] for c in group if c in node_of)
-                    if votes:
-                        return min(votes, key=lambda node: (-votes[node], node))
+                if cpu in group and (votes := Counter(node_of[c] for c in group if c in node_of)):
+                    return min(votes, key=lambda node: (-votes[node], node))
         return min(self.cpus, default=0)
 
 
-def _memory(reader: Reader, node: int) -> _Meminfo:
+def _memory(reader: Reader, node: int) -> Mapping[str, int]:
     path = f"{NODE}/node{node}/meminfo"
     text = reader.text(path)
-    if text is None:
-        reader.warn(path, "missing; the node is taken as having no memory")
-        return _Meminfo(0, 0)
-    memory = _parse_meminfo(text, f"Node {node} ")
-    if "MemTotal:" not in text:
-        reader.warn(path, "has no MemTotal; the node is taken as having no memory")
-    return memory
+    if text is None or "MemTotal:" not in text:
+        problem = "missing" if text is None else "has no MemTotal"
+        reader.warn(path, f"{problem}; the node is taken as having no memory")
+    return _parse_meminfo(text or "", f"Node {node} ")
 
 
-def _parse_meminfo(text: str, prefix: str) -> _Meminfo:
+def _parse_meminfo(text: str, prefix: str) -> Mapping[str, int]:
     found = {"MemTotal": 0, "MemFree": 0}
     for line in text.splitlines():
         key, _, value = line.strip().removeprefix(prefix).partition(":")
@@ -154,7 +139,7 @@ def _parse_meminfo(text: str, prefix: str) -> _Meminfo:
             amount = parse_number(value.replace("kB", ""))
             if amount is not None and 0 <= amount < 1 << 50:
                 found[key] = amount * 1024
-    return _Meminfo(found["MemTotal"], found["MemFree"])
+    return found
 
 
 def _distances(reader: Reader, node: int, listed: list[int], nodes: Iterable[int]) -> dict[int, int]:
@@ -177,9 +162,7 @@ def _distances(reader: Reader, node: int, listed: list[int], nodes: Iterable[int
 def _hugepages(reader: Reader, node: int, *, alone: bool) -> tuple[HugepagePool, ...]:
     """Pools of a node; those of the machine if it has one node and the kernel has no pools per node."""
     pools = _read_pools(reader, f"{NODE}/node{node}/hugepages")
-    if not pools and alone:
-        return _read_pools(reader, _POOLS)
-    return pools
+    return _read_pools(reader, _POOLS) if alone and not pools else pools
 
 
 def _read_pools(reader: Reader, place: str) -> tuple[HugepagePool, ...]:

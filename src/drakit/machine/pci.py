@@ -30,12 +30,10 @@ def _places(reader: Reader) -> dict[str, str]:
     places = {name: f"/sys/devices/{name}" for name in reader.names("/sys/devices") if _ROOT.fullmatch(name)}
     for bus in reader.names("/sys/class/pci_bus"):
         target = reader.link(f"/sys/class/pci_bus/{bus}") or ""
-        inside = target.partition("devices/")[2]
-        parts = inside.split("/")
+        parts = target.partition("devices/")[2].split("/")
         for depth in range(len(parts) - 1, -1, -1):
             if _ROOT.fullmatch(parts[depth]):
-                place = "/sys/devices/" + "/".join(parts[: depth + 1])
-                places.setdefault(parts[depth], place)
+                places.setdefault(parts[depth], "/".join(["/sys/devices", *parts[: depth + 1]]))
                 break
     return places
 
@@ -48,13 +46,10 @@ def _read_root(reader: Reader, place: str, online: CpuSet, nodes: list[NumaNode]
     if local is not None:
         local &= online
     if node is None and local:
-        homes = [each.id for each in nodes if local <= each.cpus]
-        node = homes[0] if homes else None
-    if not local:
-        home = next((each.cpus & online for each in nodes if each.id == node), online)
-        if local is None:
-            reader.warn(f"{bus}/cpulistaffinity", f"missing; assumed CPUs {home}")
-            local = home
+        node = next((each.id for each in nodes if local <= each.cpus), None)
+    if local is None:
+        local = next((each.cpus & online for each in nodes if each.id == node), online)
+        reader.warn(f"{bus}/cpulistaffinity", f"missing; assumed CPUs {local}")
     return PciRoot(name, node, local)
 
 

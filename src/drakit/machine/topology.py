@@ -83,8 +83,6 @@ class _TopologyReader:
         self._info = cpuinfo
         self._first_choice: dict[Names, int] = {}
 
-    # -- files ------------------------------------------------------------------------------
-
     def _claim(self, cpu: int, names: Names) -> CpuSet | None:
         """The set of online CPUs that *cpu* lists, itself included, from the first file that has it."""
         place = f"{CPU}/cpu{cpu}/topology/"
@@ -106,8 +104,7 @@ class _TopologyReader:
 
     def _warn_about(self, cpu: int, wrong: Iterable[str], outcome: str) -> None:
         for name in wrong:
-            reason = f"does not contain the CPU itself; {outcome}"
-            self._reader.warn_cpu(cpu, f"/topology/{name}", reason)
+            self._reader.warn_cpu(cpu, f"/topology/{name}", f"does not contain the CPU itself; {outcome}")
 
     def _claims(self, names: Names, ids: Mapping[int, Hashable | None]) -> dict[int, CpuSet | None]:
         """The part that each core reports to belong to.
@@ -139,8 +136,6 @@ class _TopologyReader:
 
     def _id(self, path: str) -> int | None:
         return _known(self._reader.number(path))
-
-    # -- groups -----------------------------------------------------------------------------
 
     def cores(self) -> tuple[CpuSet, ...]:
         """Threads of each core."""

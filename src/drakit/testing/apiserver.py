@@ -3,14 +3,6 @@
 Supports resource versions, conflicts, preconditions, ``generateName``, status, server-side apply,
 paged lists, watches with bookmarks, 410 after compaction, fields dropped by feature gate, the limits
 of ResourceSlices, tokens, and injected faults.
-
-::
-
-    async with FakeApiServer(version="1.36") as server:
-        server.add("nodes", {"metadata": {"name": "node-1"}})
-        async with Client(server.cluster()) as client:
-            ...
-        server.wipe_slices("node-1")  # what a restarting kubelet does
 """
 
 from __future__ import annotations
@@ -141,8 +133,6 @@ class FakeApiServer:
         self._pages: dict[int, list[Document]] = {}
         self._numbers = itertools.count()
 
-    # -- running --------------------------------------------------------------------------------
-
     async def start(self) -> None:
         """Listen; after a :meth:`stop` on the same port and with all objects."""
         self._loop = asyncio.get_running_loop()
@@ -184,8 +174,6 @@ class FakeApiServer:
             loops[0].call_soon_threadsafe(stop.set)
             thread.join()
 
-    # -- for clients ----------------------------------------------------------------------------
-
     @property
     def url(self) -> str:
         """The URL of the server."""
@@ -196,9 +184,8 @@ class FakeApiServer:
         if token is None and self.tokens:
             token = min(self.tokens)
         trust = Trust(file=self._authority) if self._authority else Trust()
-        return ClusterAccess(
-            Endpoint.parse(self.url), Fixed(Credential(token)), trust, origin="FakeApiServer"
-        )
+        credentials = Fixed(Credential(token))
+        return ClusterAccess(Endpoint.parse(self.url), credentials, trust, origin="FakeApiServer")
 
     def kubeconfig(self) -> str:
         """A kubeconfig (JSON) for programs under test."""
@@ -217,8 +204,6 @@ class FakeApiServer:
                 "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": "fake"}}],
             }
         )
-
-    # -- objects ----------------------------------------------------------------
 
     def add(self, plural: str, document: Document, *, namespace: str = "") -> Document:
         """Create an object under the same rules as a request, then write its status, if any."""
@@ -266,8 +251,6 @@ class FakeApiServer:
     def _key(plural: str, name: str, namespace: str) -> Key:
         return plural, (namespace or "default") if KINDS[plural].namespaced else "", name
 
-    # -- faults ----------------------------------------------------------------------------------
-
     def plan(self, fault: Fault, *, times: int = 1, when: Callable[[Seen], bool] = lambda _: True) -> None:
         """Inject *fault* into the next *times* requests that match *when*."""
         self._planned.append(_Planned(fault, times, when))
@@ -311,8 +294,6 @@ class FakeApiServer:
     def _wake_watches(self) -> None:
         for watch in self._watches:
             watch.news.set()
-
-    # -- a connection -----------------------------------------------------------------------------
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # The client may not send HTTP.
@@ -375,15 +356,12 @@ class FakeApiServer:
             raise RequestError(404, "NotFound", _NOT_SERVED)
         if (seen.verb, seen.plural) in self.forbidden:
             kind = KINDS[seen.plural]
-            raise RequestError(
-                403,
-                "Forbidden",
+            text = (
                 f'{kind.qualified} is forbidden: User "test" cannot {seen.verb} resource '
-                f'"{kind.plural}" in API group "{kind.group}" at the cluster scope',
-                {"group": kind.group, "kind": kind.plural, "name": seen.name},
+                f'"{kind.plural}" in API group "{kind.group}" at the cluster scope'
             )
-
-    # -- requests -----------------------------------------------------------------------------------
+            details = {"group": kind.group, "kind": kind.plural, "name": seen.name}
+            raise RequestError(403, "Forbidden", text, details)
 
     def _answer(self, seen: Seen) -> tuple[int, Document]:
         if seen.path == "/version":
@@ -392,9 +370,8 @@ class FakeApiServer:
         if seen.path.endswith("/selfsubjectaccessreviews"):
             return 201, self._review(_body(seen))
         kind, namespace, name, subresource = _route(seen.path)
-        key = (kind.plural, namespace, name)
         try:
-            return self._perform(seen, kind, key, subresource)
+            return self._perform(seen, kind, (kind.plural, namespace, name), subresource)
         finally:
             self._notify()
 
@@ -447,12 +424,8 @@ class FakeApiServer:
             del self._pages[number]
         page = found[start : start + limit] if limit else found[start:]
         items = [{k: v for k, v in d.items() if k not in ("apiVersion", "kind")} for d in page]
-        return {
-            "apiVersion": kind.api_version,
-            "kind": f"{kind.name}List",
-            "metadata": metadata,
-            "items": items,
-        }
+        head = {"apiVersion": kind.api_version, "kind": f"{kind.name}List"}
+        return head | {"metadata": metadata, "items": items}
 
     def _patch(self, seen: Seen, kind: ResourceKind, key: Key, subresource: str) -> Document:
         how = seen.headers.get("content-type", "")
@@ -473,17 +446,10 @@ class FakeApiServer:
         denied = (asked.get("verb"), asked.get("resource")) in self.forbidden
         return body | {"metadata": {}, "status": {"allowed": not denied}}
 
-    # -- watches --------------------------------------------------------------------------------------
-
     async def _watch(self, seen: Seen, connection: _ServerConnection) -> None:
         kind, namespace, _, _ = _route(seen.path)
-        watch = _Watch(
-            self.table,
-            kind,
-            namespace,
-            self._selector(seen, kind),
-            bookmarks=seen.query.get("allowWatchBookmarks") == "true",
-        )
+        bookmarks = seen.query.get("allowWatchBookmarks") == "true"
+        watch = _Watch(self.table, kind, namespace, self._selector(seen, kind), bookmarks)
         version = seen.query.get("resourceVersion", "")
         if version and int(version) < self.table.compacted and not self.gone_as_event:
             self.table.since(int(version))
@@ -503,26 +469,18 @@ class FakeApiServer:
             await asyncio.gather(closed, return_exceptions=True)
 
 
+@dataclass(slots=True, eq=False)
 class _Watch:
     """A watch: reads the table's history from its position whenever there are changes."""
 
-    def __init__(
-        self,
-        table: ObjectTable,
-        kind: ResourceKind,
-        namespace: str,
-        selector: ObjectSelector,
-        *,
-        bookmarks: bool,
-    ) -> None:
-        self._table = table
-        self._kind = kind
-        self._namespace = namespace
-        self._selector = selector
-        self._bookmarks = bookmarks
-        self.news = asyncio.Event()
-        self.bookmark_due = False
-        self.ended = False
+    _table: ObjectTable
+    _kind: ResourceKind
+    _namespace: str
+    _selector: ObjectSelector
+    _bookmarks: bool
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    bookmark_due: bool = False
+    ended: bool = False
 
     async def events(self, version: str, closed: asyncio.Task[None]) -> AsyncIterator[Document]:
         position = int(version) if version else 0
@@ -532,9 +490,9 @@ class _Watch:
                 yield {"type": "ADDED", "object": document}
         while not self.ended and not closed.done():
             try:
-                for happening in list(self._table.since(position)):
-                    position = happening.revision
-                    if event := self._event(happening.key, happening.before, happening.after, position):
+                for change in list(self._table.since(position)):
+                    position = change.revision
+                    if event := self._event(change.key, change.before, change.after, position):
                         yield event
             except RequestError as rejection:
                 yield {"type": "ERROR", "object": rejection.status()}
@@ -543,8 +501,7 @@ class _Watch:
             if self.bookmark_due and self._bookmarks and self._table.revision == position:
                 self.bookmark_due = False
                 head = {"apiVersion": self._kind.api_version, "kind": self._kind.name}
-                metadata = {"resourceVersion": str(position)}
-                yield {"type": "BOOKMARK", "object": head | {"metadata": metadata}}
+                yield {"type": "BOOKMARK", "object": head | {"metadata": {"resourceVersion": str(position)}}}
             waiting = asyncio.ensure_future(self.news.wait())
             try:
                 await asyncio.wait({waiting, closed}, return_when=asyncio.FIRST_COMPLETED)
@@ -599,10 +556,13 @@ class _ServerConnection:
         headers = {k.decode(): v.decode("latin-1") for k, v in head.headers}
         return Seen(method, url.path, parameters, verb, plural, name, headers, body)
 
+    async def raw(self, data: bytes) -> None:
+        self._writer.write(data)
+        await self._writer.drain()
+
     async def _send(self, *events: Any) -> None:
         # In one write, like the real one: a client is woken once per response.
-        self._writer.write(b"".join(self._http.send(event) or b"" for event in events))
-        await self._writer.drain()
+        await self.raw(b"".join(self._http.send(event) or b"" for event in events))
 
     async def reply(
         self, code: int, document: Document, headers: list[tuple[str, str]] | None = None
@@ -621,10 +581,6 @@ class _ServerConnection:
 
     async def end_stream(self) -> None:
         await self._send(h11.EndOfMessage())
-
-    async def raw(self, data: bytes) -> None:
-        self._writer.write(data)
-        await self._writer.drain()
 
     async def closed(self) -> None:
         """Wait until the client disconnects."""
@@ -646,13 +602,9 @@ def _body(seen: Seen) -> Any:
         raise RequestError(400, "BadRequest", f"the body is not valid JSON: {error}") from error
 
 
-def _parts(path: str) -> list[str]:
-    return [unquote(part) for part in path.strip("/").split("/")]
-
-
 def _route(path: str) -> tuple[ResourceKind, str, str, str]:
     """Kind, namespace, name and subresource of a path; raises 404 for an unknown one."""
-    parts = _parts(path)
+    parts = [unquote(part) for part in path.strip("/").split("/")]
     group, rest = ("", parts[2:]) if parts[0] == "api" else (parts[1] if parts[1:] else "", parts[3:])
     version = parts[1] if parts[0] == "api" and parts[1:] else (parts[2] if parts[2:] else "")
     namespace = ""

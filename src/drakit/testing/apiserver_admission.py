@@ -30,9 +30,6 @@ _SEMVER: Final = re.compile(
 )
 
 
-# -- dropping -----------------------------------------------------------------------------------------
-
-
 def drop_disabled(spec: Document, stored: Document | None, gates: Mapping[str, bool]) -> None:
     """Clear the fields of *spec* whose gate is off, unless *stored* uses them already."""
     for gate, fields in GATED_FIELDS.items():
@@ -75,9 +72,6 @@ def _copied(value: Any) -> Any:
     if isinstance(value, dict):
         return copied(value)
     return [_copied(item) for item in value] if isinstance(value, list) else value
-
-
-# -- validating -----------------------------------------------------------------------------------------
 
 
 def validate_slice(spec: Document, stored: Document | None, release: KubernetesRelease) -> list[Problem]:
@@ -168,10 +162,8 @@ def _device_problems(device: Document, limits: SliceLimits) -> Iterator[Problem]
             yield f".{field}", f"must have at most {allowed} items"
     for key, item in capacity.items():
         if item.get("requestPolicy") and not device.get("allowMultipleAllocations"):
-            yield (
-                f".capacity[{key}].requestPolicy",
-                "must not be specified when allowMultipleAllocations is not true",
-            )
+            message = "must not be specified when allowMultipleAllocations is not true"
+            yield f".capacity[{key}].requestPolicy", message
 
 
 def _attribute_problems(attributes: Document, limits: SliceLimits) -> Iterator[Problem]:

@@ -115,24 +115,14 @@ class ObjectTable:
         self._random = random.Random(seed)  # noqa: S311 - repeatable names and UIDs
         self._applied: dict[tuple[Key, str], Document] = {}
 
-    # -- reading --------------------------------------------------------------------------------
-
     def get(self, key: Key) -> Document:
         """The object, not to be changed; raises a 404 rejection."""
         found = self._objects.get(key)
         if found is None:
             kind = KINDS[key[0]]
-            raise RequestError(
-                404,
-                "NotFound",
-                f'{kind.qualified} "{key[2]}" not found',
-                {"name": key[2], "group": kind.group, "kind": kind.plural},
-            )
+            details = {"name": key[2], "group": kind.group, "kind": kind.plural}
+            raise RequestError(404, "NotFound", f'{kind.qualified} "{key[2]}" not found', details)
         return found
-
-    def find(self, key: Key) -> Document | None:
-        """The object, or nothing."""
-        return self._objects.get(key)
 
     def select(self, plural: str, namespace: str, selector: ObjectSelector) -> list[Document]:
         """The objects that match, by namespace and name."""
@@ -147,8 +137,6 @@ class ObjectTable:
         if revision < self.compacted:
             raise RequestError(410, "Expired", f"too old resource version: {revision} ({self.compacted})")
         return (item for item in self.history if item.revision > revision)
-
-    # -- writing --------------------------------------------------------------------------------
 
     def create(self, kind: ResourceKind, namespace: str, body: Document, *, keep: bool = True) -> Document:
         """Create an object; *keep* false validates only (dry run)."""
@@ -204,10 +192,8 @@ class ObjectTable:
             return stored  # a write that changes nothing makes no new version
         if kind.has_generation and document.get("spec") != stored.get("spec"):
             document["metadata"]["generation"] = stored["metadata"].get("generation", 1) + 1
-        if stored["metadata"].get("deletionTimestamp") and not document["metadata"].get("finalizers"):
-            self._commit(key, stored, None)
-            return document
-        self._commit(key, stored, document)
+        released = stored["metadata"].get("deletionTimestamp") and not document["metadata"].get("finalizers")
+        self._commit(key, stored, None if released else document)
         return document
 
     def apply(
@@ -219,14 +205,14 @@ class ObjectTable:
         wanted["metadata"] = {
             k: v for k, v in metadata.items() if k not in ("name", "namespace", "resourceVersion")
         }
-        stored = self.find(key)
+        stored = self._objects.get(key)
         if stored is None:
             if subresource:
                 self.get(key)
             stored = self.create(kind, key[1], copied(body) | {"metadata": metadata | {"name": key[2]}})
         self._check_owners(kind, key, wanted, manager, force=force)
         previous = self._applied.get((key, manager), {})
-        changed = _merge(_without(copied(stored), previous, wanted), wanted)
+        changed: Document = merge_patch(_without(copied(stored), previous, wanted), wanted)
         self._applied[(key, manager)] = copied(wanted)
         return self.update(kind, key, changed, subresource=subresource)
 
@@ -237,10 +223,10 @@ class ObjectTable:
         for (other_key, other), applied in self._applied.items():
             if other_key != key or other == manager:
                 continue
-            fought = [path for path, value in _leaves(applied) if path in mine and mine[path] != value]
-            if fought and not force:
-                raise _conflict(kind, key, f'conflict with "{other}": {".".join(fought[0])}')
-            for path in fought:
+            conflicting = [path for path, value in _leaves(applied) if path in mine and mine[path] != value]
+            if conflicting and not force:
+                raise _conflict(kind, key, f'conflict with "{other}": {".".join(conflicting[0])}')
+            for path in conflicting:
                 _forget(applied, path)
 
     def delete(self, kind: ResourceKind, key: Key, preconditions: Document | None = None) -> Document:
@@ -282,16 +268,10 @@ class ObjectTable:
         if problems:
             name = document["metadata"]["name"]
             text = "; ".join(f"{field}: {message}" for field, message in problems[:10])
-            causes = [
-                {"field": field, "message": message, "reason": "FieldValueInvalid"}
-                for field, message in problems
-            ]
-            raise RequestError(
-                422,
-                "Invalid",
-                f'ResourceSlice.resource.k8s.io "{name}" is invalid: {text}',
-                {"name": name, "group": _DRA, "kind": "ResourceSlice", "causes": causes},
-            )
+            causes = [{"field": f, "message": m, "reason": "FieldValueInvalid"} for f, m in problems]
+            details = {"name": name, "group": _DRA, "kind": "ResourceSlice", "causes": causes}
+            message = f'ResourceSlice.resource.k8s.io "{name}" is invalid: {text}'
+            raise RequestError(422, "Invalid", message, details)
 
     def _commit(self, key: Key, before: Document | None, after: Document | None) -> None:
         self.revision += 1
@@ -325,11 +305,8 @@ class ObjectSelector:
             if not sign or path not in known or too_new:
                 raise RequestError(400, "BadRequest", f'field label not supported: "{path}"')
             conditions.append((path, value.removeprefix("="), not negated))
-        pairs = []
-        for part in filter(None, labels.split(",")):
-            key, _, value = part.partition("=")
-            pairs.append((key, value.removeprefix("=")))
-        return cls(tuple(conditions), tuple(pairs))
+        pairs = (part.partition("=") for part in labels.split(",") if part)
+        return cls(tuple(conditions), tuple((key, value.removeprefix("=")) for key, _, value in pairs))
 
     def matches(self, key: Key, document: Document, namespace: str) -> bool:
         """Whether an object is selected."""
@@ -366,10 +343,6 @@ def merge_patch(target: Any, patch: Any) -> Any:
         else:
             result[key] = merge_patch(result.get(key), value)
     return result
-
-
-def _merge(target: Document, wanted: Document) -> Document:
-    return merge_patch(target, wanted)  # type: ignore[no-any-return]
 
 
 def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -31,20 +31,6 @@ from drakit.testing.kubelet_claims import ClaimInfo, cached_device, read_checkpo
 from drakit.testing.kubelet_connection import CALL_FAILURES
 from drakit.testing.kubelet_plugin_manager import QUICK, RELEASES, PluginManager, RegisteredPlugin, Timing
 
-__all__ = [
-    "QUICK",
-    "ContainerClaim",
-    "DriverCall",
-    "FakeKubelet",
-    "FakePod",
-    "PodClaim",
-    "PodStuckError",
-    "PrepareError",
-    "Running",
-    "Timing",
-    "UnprepareError",
-]
-
 _POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
 
 GetClaim = Callable[[str, str], Awaitable[ResourceClaim | None]]
@@ -151,8 +137,6 @@ class FakeKubelet:
         os.makedirs(os.path.join(root, "plugins"), exist_ok=True)
         self.plugins = self._plugin_manager()
 
-    # -- life ------------------------------------------------------------------------------------
-
     async def __aenter__(self) -> Self:
         await self.start()
         return self
@@ -180,8 +164,7 @@ class FakeKubelet:
 
     async def restart(self) -> None:
         """Stop and start; containers keep running, drivers get a new connection."""
-        await self.stop()
-        await self.start()
+        await self.reboot()
 
     async def reboot(self, meanwhile: Callable[[], object] = lambda: None) -> None:
         """Reboot the node; *meanwhile* does the rest of a reboot (empty ``/run``).
@@ -193,14 +176,8 @@ class FakeKubelet:
         await self.start()
 
     def _plugin_manager(self) -> PluginManager:
-        return PluginManager(
-            self._registry,
-            self._timing,
-            RELEASES[self._version],
-            lambda driver: self._wipe(self.node, driver),
-        )
-
-    # -- drivers ---------------------------------------------------------------------------------
+        release = RELEASES[self._version]
+        return PluginManager(self._registry, self._timing, release, lambda d: self._wipe(self.node, d))
 
     async def registered(
         self, driver: str, instances: int = 1, seconds: float = 60.0
@@ -221,8 +198,6 @@ class FakeKubelet:
             lambda: not self.plugins.instances(driver), f"the end of {driver}", seconds
         )
 
-    # -- pods ------------------------------------------------------------------------------------
-
     async def run_pod(self, pod: FakePod, claims: Iterable[ResourceClaim] = ()) -> Running:
         """Create the pod's sandbox: prepare its claims and return the CDI devices.
 
@@ -241,8 +216,8 @@ class FakeKubelet:
         Raises :class:`UnprepareError`; the pod then stays Terminating.
         """
         pod = self._pods[uid]
-        await self._unprepare(uid, [info for info in self._claims.values() if uid in info.pods])
-        del self._pods[pod.uid]
+        await self._unprepare(pod.uid)
+        del self._pods[uid]
 
     def forget_pod(self, uid: str) -> None:
         """Remove a pod without unpreparing: force-deleted, or deleted while the kubelet was down."""
@@ -253,7 +228,7 @@ class FakeKubelet:
         gone = {pod for info in self._claims.values() for pod in info.pods} - self._pods.keys()
         for uid in sorted(gone):
             with contextlib.suppress(UnprepareError):
-                await self._unprepare(uid, [i for i in self._claims.values() if uid in i.pods])
+                await self._unprepare(uid)
 
     def cdi_devices(self, uid: str) -> dict[str, tuple[str, ...]]:
         """The CDI devices of each container of the pod, from the cache."""
@@ -270,8 +245,6 @@ class FakeKubelet:
     def knows(self, claim_uid: str) -> bool:
         """Whether the claim is in the cache, prepared or not."""
         return any(info.uid == claim_uid for info in self._claims.values())
-
-    # -- preparing -------------------------------------------------------------------------------
 
     async def _prepare(self, pod: FakePod, claims: Iterable[ResourceClaim]) -> Running:
         given = {(c.metadata.namespace, c.metadata.name): c for c in claims}
@@ -324,9 +297,7 @@ class FakeKubelet:
             )
         )
         for driver in drivers:
-            if (driver, "NodePrepareResources") in skipped:
-                continue
-            if self.plugins.pick(driver) is None:
+            if (driver, "NodePrepareResources") not in skipped and self.plugins.pick(driver) is None:
                 raise PrepareError(f"DRA driver {driver} is not registered")
         known = self._claims.get((meta.namespace, meta.name))
         if known is not None and known.uid != meta.uid:
@@ -368,15 +339,14 @@ class FakeKubelet:
             raise failure(f"{method} skipped {missing} ResourceClaims")
         return response
 
-    # -- unpreparing -----------------------------------------------------------------------------
-
-    async def _unprepare(self, pod_uid: str, infos: list[ClaimInfo]) -> None:
-        last = [info for info in infos if info.pods <= {pod_uid}]
+    async def _unprepare(self, pod_uid: str) -> None:
+        infos = [info for info in self._claims.values() if pod_uid in info.pods]
+        last = [info for info in infos if info.pods == {pod_uid}]
         for info in infos:
-            if info not in last:
+            if info in last:
+                info.unpreparing = True
+            else:
                 info.pods.discard(pod_uid)
-        for info in last:
-            info.unpreparing = True
         try:
             for driver, wanted in _by_driver(last, "NodeUnprepareResources"):
                 for info in wanted:
@@ -394,8 +364,6 @@ class FakeKubelet:
             await asyncio.sleep(self._timing.reconcile)
             await self.reconcile()
 
-    # -- containers ------------------------------------------------------------------------------
-
     def _cdi_of(self, pod: FakePod, use: ContainerClaim) -> Iterable[str]:
         (claim,) = (entry.claim for entry in pod.claims if entry.name == use.claim)
         info = self._claims[pod.namespace, claim]
@@ -406,9 +374,8 @@ class FakeKubelet:
                     yield from device.cdi
 
 
-def _by_driver(infos: Iterable[ClaimInfo], operation: str) -> Iterator[tuple[str, list[ClaimInfo]]]:
+def _by_driver(infos: list[ClaimInfo], operation: str) -> Iterator[tuple[str, list[ClaimInfo]]]:
     """The claims for which each driver must be called for *operation*."""
-    infos = list(infos)
     for driver in dict.fromkeys(driver for info in infos for driver in info.drivers):
         wanted = [
             info for info in infos if driver in info.drivers and (driver, operation) not in info.skipped

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+_DEVICE_KEYS: Final = ("PoolName", "DeviceName", "ShareID", "RequestNames", "CDIDeviceIDs")
 
 
 @dataclass(frozen=True, slots=True)
 class CachedDevice:
-    """A device in the driver's response."""
+    """A device in the driver's response, with the fields of :data:`_DEVICE_KEYS` in the checkpoint."""
 
     pool: str
     name: str
@@ -23,7 +26,7 @@ class CachedDevice:
 
 @dataclass(slots=True)
 class ClaimInfo:
-    """A claim on this node. ``prepared`` and ``unpreparing`` are in memory only, as in reality."""
+    """A claim on this node. ``prepared`` and ``unpreparing`` are in memory only, as in the real kubelet."""
 
     uid: str
     name: str
@@ -49,7 +52,7 @@ def cached_device(message: Any) -> CachedDevice:
 
 
 def write_checkpoint(path: str, infos: Iterable[ClaimInfo]) -> None:
-    """Write the file in the real format: tools for people read it."""
+    """Write the file in the real format, which diagnostic tools read."""
     data = json.dumps(
         {
             "kind": "DRACheckpoint",
@@ -83,14 +86,7 @@ def _state(info: ClaimInfo) -> dict[str, Any]:
         "DriverState": {
             driver: {
                 "Devices": [
-                    {
-                        "PoolName": device.pool,
-                        "DeviceName": device.name,
-                        "ShareID": device.share,
-                        "RequestNames": list(device.requests),
-                        "CDIDeviceIDs": list(device.cdi),
-                    }
-                    for device in devices
+                    dict(zip(_DEVICE_KEYS, dataclasses.astuple(device), strict=True)) for device in devices
                 ],
                 "skipNodeOperations": sorted(op for name, op in info.skipped if name == driver),
             }
@@ -108,14 +104,10 @@ def _info(state: dict[str, Any]) -> ClaimInfo:
         pods=set(state["PodUIDs"]),
         drivers={
             driver: [
-                CachedDevice(
-                    pool=device["PoolName"],
-                    name=device["DeviceName"],
-                    share=device["ShareID"],
-                    requests=tuple(device["RequestNames"]),
-                    cdi=tuple(device["CDIDeviceIDs"]),
+                CachedDevice(pool, name, share, tuple(requests), tuple(cdi))
+                for pool, name, share, requests, cdi in (
+                    (device[key] for key in _DEVICE_KEYS) for device in each["Devices"]
                 )
-                for device in each["Devices"]
             ]
             for driver, each in drivers.items()
         },

@@ -47,7 +47,7 @@ class Connection:
         self._changed = changed
         self._lost = asyncio.Event()
         self._lost.set()
-        self._channel = _WatchedChannel(path, self._on_lost)
+        self._channel = _WatchedChannel(path, self._lost.set)
         self._keeper = asyncio.create_task(self._keep_up())
 
     @property
@@ -83,9 +83,6 @@ class Connection:
             self._changed()
             await self._lost.wait()
             self._changed()
-
-    def _on_lost(self) -> None:
-        self._lost.set()
 
 
 class _WatchedChannel(Channel):

@@ -142,8 +142,7 @@ class RegisteredPlugin:
             claims=[pb.Claim(namespace=ns, name=name, uid=uid) for ns, name, uid in claims]
         )
         response = getattr(pb, f"{method}Response")
-        path = f"/{service}/{method}"
-        return await self.connection.call(path, request, response, seconds)
+        return await self.connection.call(f"/{service}/{method}", request, response, seconds)
 
 
 @dataclass(slots=True)
@@ -179,8 +178,6 @@ class PluginManager:
         self._ending: set[asyncio.Task[None]] = set()
         self._watcher: asyncio.Task[None] | None = None
 
-    # -- lifecycle ------------------------------------------------------------------------------------
-
     async def start(self) -> None:
         """Read the directory, and keep polling it."""
         self._watcher = asyncio.create_task(self._watch())
@@ -201,8 +198,6 @@ class PluginManager:
             self._close(self.endpoints.pop())
         await asyncio.gather(*self._ending, return_exceptions=True)
         await asyncio.sleep(0)  # transports close in the next iteration of the loop
-
-    # -- queries ----------------------------------------------------------------------------------
 
     def instances(self, driver: str) -> list[RegisteredPlugin]:
         """The registered instances of a driver, most recent first."""
@@ -229,8 +224,6 @@ class PluginManager:
                 return entry.state, entry.message
         return "Unknown", ""
 
-    # -- watching --------------------------------------------------------------------------------
-
     async def _watch(self) -> None:
         while True:
             self._scan()
@@ -255,8 +248,6 @@ class PluginManager:
         if socket.endpoint is not None:
             self._remove(socket.endpoint)
 
-    # -- registering -----------------------------------------------------------------------------
-
     async def _register(self, socket: _Socket) -> None:
         self.attempts[socket.path] = self.attempts.get(socket.path, 0) + 1
         try:
@@ -275,9 +266,8 @@ class PluginManager:
         try:
             await self._dial(channel)
             pb = pluginregistration_pb2
-            info = await _registration(channel, "GetInfo", pb.InfoRequest(), pb.PluginInfo)(
-                self._timing.get_info
-            )
+            seconds = self._timing.get_info
+            info = await _call(channel, "GetInfo", pb.InfoRequest(), pb.PluginInfo, seconds)
             try:
                 endpoint = self._accept(info, socket.path)
             except RegistrationRejectedError as error:
@@ -307,8 +297,8 @@ class PluginManager:
     async def _notify(self, channel: Channel, *, accepted: bool, error: str) -> None:
         pb = pluginregistration_pb2
         status = pb.RegistrationStatus(plugin_registered=accepted, error=error)
-        call = _registration(channel, "NotifyRegistrationStatus", status, pb.RegistrationStatusResponse)
-        await call(self._timing.notify)
+        response = pb.RegistrationStatusResponse
+        await _call(channel, "NotifyRegistrationStatus", status, response, self._timing.notify)
 
     def _accept(self, info: Any, socket: str) -> RegisteredPlugin:
         """Like the kubelet's ValidatePlugin and RegisterPlugin."""
@@ -338,12 +328,8 @@ class PluginManager:
         return endpoint
 
     def _health_api(self, offered: list[str]) -> str | None:
-        for name in self._release.health:
-            if name in offered or not self._release.trusts_advertised:
-                return name
-        return None
-
-    # -- losing ----------------------------------------------------------------------------------
+        anyway = not self._release.trusts_advertised
+        return next((name for name in self._release.health if name in offered or anyway), None)
 
     # Without await: a cancellation in between would leave a connection open.
 
@@ -381,20 +367,15 @@ class PluginManager:
         self._wipe(driver)
         self.changed.fire()
 
-    # -- health ----------------------------------------------------------------------------------
-
     async def _listen(self, endpoint: RegisteredPlugin, api: str) -> None:
         service, pb = _HEALTH[api]
         # Closing the connection ends the stream with another error, which hides the cancellation.
         while not endpoint.connection.closed:
-            method = endpoint.connection.stream(
-                f"/{service}/NodeWatchResources",
-                pb.NodeWatchResourcesRequest(),
-                pb.NodeWatchResourcesResponse,
-            )
+            request, response = pb.NodeWatchResourcesRequest(), pb.NodeWatchResourcesResponse
+            method = endpoint.connection.stream(f"/{service}/NodeWatchResources", request, response)
             try:
                 async with method.open() as stream:
-                    await stream.send_message(pb.NodeWatchResourcesRequest(), end=True)
+                    await stream.send_message(request, end=True)
                     async for report in stream:
                         self._note_health(endpoint, report)
             except GRPCError as error:
@@ -427,10 +408,9 @@ class PluginManager:
         self.changed.fire()
 
 
-def _registration(channel: Channel, method: str, request: Any, response: type[Any]) -> Callable[[float], Any]:
+async def _call(channel: Channel, method: str, request: Any, response: type[Any], seconds: float) -> Any:
     path = f"/pluginregistration.Registration/{method}"
-    call = UnaryUnaryMethod(channel, path, type(request), response)
-    return lambda seconds: call(request, timeout=seconds)
+    return await UnaryUnaryMethod(channel, path, type(request), response)(request, timeout=seconds)
 
 
 def _sockets_below(directory: str) -> Iterator[tuple[str, tuple[int, int]]]:

@@ -9,7 +9,6 @@ The driver runs in this process (:class:`~drakit.kit.host.Host`) or in another o
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -86,7 +85,6 @@ class SimulatedNode:
             request_timeout=request_timeout,
             cgroup_root=self.cgroup_root,
         )
-        self._numbers = itertools.count(1)
 
     async def __aenter__(self) -> Self:
         self.api.add("nodes", {"metadata": {"name": self.name}})
@@ -100,8 +98,6 @@ class SimulatedNode:
             stack.push_async_callback(self.api.stop)
             stack.push_async_callback(self.runtime.down)
             stack.push_async_callback(self.kubelet.stop)
-
-    # -- the driver --------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
         """Settings of :class:`HostOptions` for a driver on this node."""
@@ -134,8 +130,6 @@ class SimulatedNode:
         client = Client(self.api.cluster())
         return Host(discover, options, node=self.name, client=client, gauges=gauges, reconciler=reconciler)
 
-    # -- claims and pods ---------------------------------------------------------------------------
-
     def allocate(
         self,
         name: str,
@@ -150,32 +144,18 @@ class SimulatedNode:
 
         The UID of a pod is ``uid-of-<name>``.
         """
-        number = next(self._numbers)
         reserved = [{"resource": "pods", "name": each, "uid": f"uid-of-{each}"} for each in consumers]
         document = {
-            "metadata": {
-                "name": name,
-                "namespace": namespace,
-                "uid": f"c1a10000-0000-4000-8000-{number:012x}",
-                "annotations": dict(annotations or {}),
-            },
+            "metadata": {"name": name, "namespace": namespace, "annotations": dict(annotations or {})},
             "spec": {"devices": {"requests": []}},
             "status": {
                 "allocation": {
-                    "devices": {
-                        "results": [to_builtins(result) for result in results],
-                        "config": list(config),
-                    }
+                    "devices": {"results": list(map(to_builtins, results)), "config": list(config)}
                 },
                 "reservedFor": reserved,
             },
         }
-        added = self.api.add("resourceclaims", document, namespace=namespace)
-        status = {"status": document["status"]}
-        self.api.change("resourceclaims", name, status, namespace=namespace, subresource="status")
-        return from_builtins(
-            self.api.table.get(self.api._key("resourceclaims", name, namespace)) or added, ResourceClaim
-        )
+        return from_builtins(self.api.add("resourceclaims", document, namespace=namespace), ResourceClaim)
 
     async def run_pod(
         self,
@@ -193,19 +173,13 @@ class SimulatedNode:
             for container, uses in (containers or {"main": ()}).items()
         }
         claims = dict.fromkeys(use.claim for uses in wanted.values() for use in uses)
-        pod = FakePod(
-            name=name,
-            namespace=namespace,
-            claims=tuple(PodClaim(claim, claim) for claim in claims),
-            containers=wanted,
-        )
+        pod_claims = tuple(PodClaim(claim, claim) for claim in claims)
+        pod = FakePod(name, namespace=namespace, claims=pod_claims, containers=wanted)
         running = await self.kubelet.run_pod(pod)
         sandbox = await self.runtime.run_pod(name, namespace=namespace, uid=pod.uid)
         made = {
-            container: await self.runtime.run(
-                sandbox.id, container, cdi_devices=running.cdi_devices.get(container, ())
-            )
-            for container in wanted
+            container: await self.runtime.run(sandbox.id, container, cdi_devices=devices)
+            for container, devices in running.cdi_devices.items()
         }
         return RunningPod(pod, sandbox.id, made)
 
@@ -225,9 +199,5 @@ class SimulatedNode:
         await self.runtime.remove_pod(running.sandbox_id)
 
     async def _claim(self, namespace: str, name: str) -> ResourceClaim | None:
-        found = [
-            each
-            for each in self.api.objects("resourceclaims", namespace=namespace)
-            if each["metadata"]["name"] == name
-        ]
+        found = self.api.objects("resourceclaims", fields=f"metadata.name={name}", namespace=namespace)
         return from_builtins(found[0], ResourceClaim) if found else None

@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from drakit.core.cpuset import EMPTY, CpuSet
 from drakit.machine.model import (
@@ -38,6 +38,7 @@ CGROUP2: Final = Cgroups(
     controllers=frozenset({"cpu", "cpuset", "hugetlb", "io", "memory", "pids"}),
 )
 MAX_CPUS: Final = 4096
+K = TypeVar("K", bound=Hashable)
 
 
 class Numbering(enum.Enum):
@@ -118,7 +119,7 @@ def grid(
 
     *cluster_cores* neighboring cores of one cache form a cluster with its own L2.
     """
-    specs: list[CoreSpec] = []
+    specs = []
     for place in range(sockets * dies * nodes * llcs * cores):
         llc, core = divmod(place, cores)
         node = llc // llcs
@@ -180,19 +181,19 @@ def assemble(
         raise ValueError(f"offline {around.offline} must leave some of the CPUs {present}")
     threads_of = [CpuSet(threads) & online for threads in numbers]
     caches = _caches(cores, threads_of, around.llc_bytes)
+    llcs = _last_levels(cores, threads_of, caches)
     described = dict(nodes or {})
     for core in cores:
         described.setdefault(core.node, NumaSpec())
     placed = {cpu: index for index, threads in enumerate(numbers) for cpu in threads}
     numa_nodes = _numa_nodes(cores, numbers, described, around)
-    highest = present.max() + around.possible_beyond
     return Machine(
-        cpus=tuple(_cpus(cores, threads_of, placed=placed, caches=caches, around=around)),
+        cpus=tuple(_cpus(cores, threads_of, placed=placed, llcs=llcs, around=around)),
         numa_nodes=numa_nodes,
         caches=caches,
-        llcs=_last_levels(cores, threads_of, caches),
+        llcs=llcs,
         pci_roots=_pci_roots(numa_nodes, online, around.pci_roots_per_node),
-        possible=CpuSet.range(0, highest + 1),
+        possible=CpuSet.range(0, present.max() + around.possible_beyond + 1),
         present=present,
         online=online,
         isolated=around.isolated & present,
@@ -202,9 +203,6 @@ def assemble(
         kernel_release=around.kernel_release,
         cgroups=around.cgroups,
     )
-
-
-# -- numbering --------------------------------------------------------------------------------
 
 
 def _number_threads(cores: Sequence[CoreSpec], around: Surroundings) -> list[list[int]]:
@@ -238,14 +236,11 @@ def _seats(keys: Iterable[Hashable]) -> list[int]:
     return seats
 
 
-# -- parts ------------------------------------------------------------------------------------
-
-
 def _groups(
-    cores: Sequence[CoreSpec], threads_of: Sequence[CpuSet], key: Callable[[CoreSpec], Hashable | None]
-) -> dict[Hashable, CpuSet]:
+    cores: Sequence[CoreSpec], threads_of: Sequence[CpuSet], key: Callable[[CoreSpec], K | None]
+) -> dict[K, CpuSet]:
     """Online CPUs of the cores with an equal key; cores with key ``None`` are in no group."""
-    masks: dict[Hashable, int] = {}
+    masks: dict[K, int] = {}
     for core, threads in zip(cores, threads_of, strict=True):
         name = key(core)
         if name is not None and threads:
@@ -253,15 +248,11 @@ def _groups(
     return {name: CpuSet.from_mask(mask) for name, mask in masks.items()}
 
 
-def _die_key(core: CoreSpec) -> Hashable | None:
-    return None if core.die is None else (core.socket, core.die)
-
-
-def _cluster_key(core: CoreSpec) -> Hashable | None:
+def _cluster_key(core: CoreSpec) -> tuple[int, int] | None:
     return None if core.cluster is None else (core.socket, core.cluster)
 
 
-def _llc_key(core: CoreSpec) -> Hashable:
+def _llc_key(core: CoreSpec) -> tuple[int, int, int]:
     return (core.socket, core.llc, core.llc_level)
 
 
@@ -275,10 +266,9 @@ def _caches(cores: Sequence[CoreSpec], threads_of: Sequence[CpuSet], llc_bytes: 
             shared.append((1, "Data", 32 * KIB, threads))
             shared.append((1, "Instruction", 32 * KIB, threads))
             if core.llc_level > 2:
-                l2 = threads if core.cluster is None else clusters[_cluster_key(core)]
-                shared.append((2, "Unified", MIB, l2))
-    for key, cpus in _groups(cores, threads_of, _llc_key).items():
-        level = key[2] if isinstance(key, tuple) else 3
+                cluster = _cluster_key(core)
+                shared.append((2, "Unified", MIB, threads if cluster is None else clusters[cluster]))
+    for (_, _, level), cpus in _groups(cores, threads_of, _llc_key).items():
         shared.append((level, "Unified", llc_bytes, cpus))
     ordered = sorted(dict.fromkeys(shared), key=lambda c: (c[0], c[3].min(), c[1]))
     ids = _seats((level, kind, socket_of[cpus.min()]) for level, kind, _size, cpus in ordered)
@@ -292,11 +282,8 @@ def _last_levels(
     cores: Sequence[CoreSpec], threads_of: Sequence[CpuSet], caches: Sequence[Cache]
 ) -> tuple[Cache, ...]:
     by_place = {(cache.level, cache.cpus): cache for cache in caches if cache.kind == "Unified"}
-    found = [
-        by_place[key[2], cpus]
-        for key, cpus in _groups(cores, threads_of, _llc_key).items()
-        if isinstance(key, tuple)
-    ]
+    groups = _groups(cores, threads_of, _llc_key).items()
+    found = [by_place[level, cpus] for (_, _, level), cpus in groups]
     return tuple(sorted(found, key=lambda cache: cache.cpus.min()))
 
 
@@ -305,13 +292,14 @@ def _cpus(
     threads_of: Sequence[CpuSet],
     *,
     placed: Mapping[int, int],
-    caches: Sequence[Cache],
+    llcs: Sequence[Cache],
     around: Surroundings,
 ) -> Iterable[Cpu]:
     sockets = index_by_cpu(ranked(_groups(cores, threads_of, lambda c: c.socket).values()))
-    dies = index_by_cpu(ranked(_groups(cores, threads_of, _die_key).values()))
+    dies = index_by_cpu(
+        ranked(_groups(cores, threads_of, lambda c: None if c.die is None else (c.socket, c.die)).values())
+    )
     clusters = index_by_cpu(ranked(_groups(cores, threads_of, _cluster_key).values()))
-    llcs = _last_levels(cores, threads_of, caches)
     llc_of = index_by_cpu([llc.cpus for llc in llcs])
     core_sets = ranked(threads_of)
     core_of = index_by_cpu(core_sets)
@@ -345,9 +333,6 @@ def _cpus(
         )
 
 
-# -- memory and buses ---------------------------------------------------------------------------
-
-
 def _numa_nodes(
     cores: Sequence[CoreSpec],
     numbers: Sequence[Sequence[int]],
@@ -367,10 +352,8 @@ def _numa_nodes(
             memory_bytes=described[node].memory_bytes,
             memory_free_bytes=_free_bytes(described[node]),
             distances={
-                other: around.distances.get(
-                    (node, other), _distance(node, other, sockets[node], sockets[other])
-                )
-                for other in ids
+                to: around.distances.get((node, to), _distance(node, to, sockets[node], sockets[to]))
+                for to in ids
             },
             hugepages=tuple(sorted(described[node].hugepages, key=lambda pool: pool.size_bytes)),
         )
@@ -403,11 +386,5 @@ def _pci_roots(nodes: Sequence[NumaNode], online: CpuSet, per_node: int) -> tupl
 def two_socket_server() -> Machine:
     """Two sockets of 16 SMT cores, sub-NUMA pairs, hugepages, PCI roots: 64 CPUs."""
     pools = (HugepagePool(2 * MIB, 1024, 512), HugepagePool(GIB, 4, 4))
-    return build(
-        sockets=2,
-        nodes=2,
-        cores=8,
-        memory_per_node=64 * GIB,
-        hugepages=pools,
-        surroundings=Surroundings(pci_roots_per_node=1),
-    )
+    around = Surroundings(pci_roots_per_node=1)
+    return build(sockets=2, nodes=2, cores=8, memory_per_node=64 * GIB, hugepages=pools, surroundings=around)

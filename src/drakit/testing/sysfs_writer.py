@@ -114,20 +114,16 @@ def _write_topology(tree: _FileTree, cpu: Cpu, machine: Machine, era: KernelEra)
         tree.file(f"{place}/thread_siblings", cpu.siblings.to_mask_text())
         tree.file(f"{place}/core_siblings", socket.to_mask_text())
         return
-    for name, cpus in (
-        ("thread_siblings", cpu.siblings),
-        ("core_siblings", socket),
-        ("core_cpus", cpu.siblings),
-        ("package_cpus", socket),
-    ):
-        tree.both(cpus, f"{place}/{name}", f"{place}/{name}_list")
+    groups = {"thread_siblings": cpu.siblings, "core_siblings": socket}
+    groups |= {"core_cpus": cpu.siblings, "package_cpus": socket}
     if cpu.die is not None:
         tree.file(f"{place}/die_id", _id(cpu.raw_die))
-        tree.both(machine.dies[cpu.die], f"{place}/die_cpus", f"{place}/die_cpus_list")
+        groups["die_cpus"] = machine.dies[cpu.die]
     if cpu.cluster is not None:
         tree.file(f"{place}/cluster_id", _id(cpu.raw_cluster))
-        cluster = machine.clusters[cpu.cluster]
-        tree.both(cluster, f"{place}/cluster_cpus", f"{place}/cluster_cpus_list")
+        groups["cluster_cpus"] = machine.clusters[cpu.cluster]
+    for name, cpus in groups.items():
+        tree.both(cpus, f"{place}/{name}", f"{place}/{name}_list")
 
 
 def _id(raw: int | None) -> int:

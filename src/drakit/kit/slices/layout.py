@@ -46,12 +46,8 @@ class Identity:
     def owns(self, item: Slice) -> bool:
         """Whether a slice is ours, in case a server ignores the selector."""
         spec = item.raw.get("spec")
-        return (
-            isinstance(spec, dict) and spec.get("driver") == self.driver and spec.get("nodeName") == self.node
-        )
-
-
-# -- layout -------------------------------------------------------------------------------------------
+        mine = (self.driver, self.node)
+        return isinstance(spec, dict) and (spec.get("driver"), spec.get("nodeName")) == mine
 
 
 def _is_advanced(device: Device) -> bool:
@@ -118,9 +114,6 @@ def lay_out(
     cut = kept if kept is not None else _cut(pool.devices, most)
     devices = [Content(devices=part) for part in cut if part]
     return tuple(counters + devices) or (Content(),)
-
-
-# -- naming --------------------------------------------------------------------------------------------
 
 
 def _digits(count: int) -> int:

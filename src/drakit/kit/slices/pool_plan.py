@@ -132,7 +132,8 @@ def plan_pool(
 
     updates = []
     for index, (item, spec) in sorted(stored.matched.items()):
-        if raised or index in changed or (owner is not None and not _owned(item, owner)):
+        foreign = owner is not None and owner not in item.typed.metadata.owner_references
+        if raised or index in changed or foreign:
             content = with_taint_times(contents[index], _content(spec))
             updates.append(SliceUpdate(item, index, spec_of(index, content)))
     creates = [
@@ -151,10 +152,6 @@ def _other_fields(spec: ResourceSliceSpec) -> bool:
         or spec.partition_type_attribute
         or spec.skip_node_operations
     )
-
-
-def _owned(item: Slice, owner: OwnerReference) -> bool:
-    return owner in item.typed.metadata.owner_references
 
 
 def devices_by_slice(stored: StoredPool) -> tuple[tuple[str, ...], ...]:

@@ -120,8 +120,6 @@ class Publisher:
         if metrics is not None:
             metrics.add_source(self._gauges)
 
-    # -- for the driver ---------------------------------------------------------------------------
-
     def publish(self, offer: Offer) -> None:
         """Make *offer* the desired state; pools without a name are named after the node.
 
@@ -144,8 +142,6 @@ class Publisher:
             return None
         error = self.status.last_error or self._reflector.last_error
         return str(error) if error is not None else "slices are being written"
-
-    # -- the loop ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Publish until cancelled."""
@@ -207,8 +203,6 @@ class Publisher:
             self._rejected.pop(_pool_of(change.after), None)
         self._repairing = True
         self._schedule(min(first * 2 ** len(self._repairs), self._delays.longest))
-
-    # -- one pass ---------------------------------------------------------------------------------
 
     async def _sync(self, offer: Offer) -> None:
         """Write all differences, pool by pool; raises an error after trying every pool."""
@@ -296,8 +290,6 @@ class Publisher:
             # Our view is stale, or the write may or may not have happened: list again first.
             self._stale = True
             raise
-
-    # -- status -----------------------------------------------------------------------------------
 
     def _set_published(self, published: bool) -> None:
         self.status.published = published

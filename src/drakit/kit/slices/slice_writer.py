@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from drakit.core.log import get_logger
@@ -21,14 +20,6 @@ log = get_logger(__name__)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """Content that was sent, and what the server stored instead."""
-
-    sent: Content
-    got: Content
-
-
 class SliceWriter:
     """Executes plans, and records what the server makes of the slices it is sent."""
 
@@ -36,15 +27,16 @@ class SliceWriter:
         self._client = client
         self._store = store
         self._metrics = metrics
-        self._altered: dict[tuple[str, int], _Stored] = {}
+        self._altered: dict[tuple[str, int], tuple[Content, Content]] = {}
+        """By pool and index: content that was sent, and what the server stored instead."""
         self._generations: dict[str, int] = {}
         self.writes: Counter[str] = Counter()
         """Successful writes by operation: create, update, delete."""
 
     def expected(self, pool: str, index: int, content: Content) -> Content:
         """What the server stores for *content*, as far as known: without the fields it drops."""
-        stored = self._altered.get((pool, index))
-        return stored.got if stored is not None and stored.sent == content else content
+        sent, got = self._altered.get((pool, index), (content, content))
+        return got if sent == content else content
 
     def highest_generation(self, pool: str) -> int:
         """The highest generation of *pool* that was written, even if it was deleted since."""
@@ -110,8 +102,8 @@ class SliceWriter:
         known = self._altered.pop((pool, index), None)
         if not dropped:
             return
-        self._altered[(pool, index)] = _Stored(sent, got)
-        if known is not None and known.sent == sent:
+        self._altered[(pool, index)] = (sent, got)
+        if known is not None and known[0] == sent:
             return
         for item in dropped:
             log.warning(

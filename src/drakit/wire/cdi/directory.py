@@ -96,12 +96,8 @@ class CdiDirectory:
             return []
         except OSError as error:
             raise self._explained(error, self.path) from error
-        ids = []
-        for name in sorted(names):
-            id_ = name.removeprefix(self._prefix).removesuffix(".json")
-            if name == f"{self._prefix}{id_}.json" and self._is_id(id_):
-                ids.append(id_)
-        return ids
+        ids = {name: name.removeprefix(self._prefix).removesuffix(".json") for name in sorted(names)}
+        return [id_ for name, id_ in ids.items() if name == f"{self._prefix}{id_}.json" and self._is_id(id_)]
 
     def _is_id(self, id_: str) -> bool:
         name = f"{self._prefix}{id_}.json"

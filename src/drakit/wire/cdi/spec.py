@@ -8,7 +8,7 @@ The version is therefore the lowest that covers the features used (containerd 1.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -117,10 +117,7 @@ class Spec(_Part, frozen=True):
         return tuple(f"{self.kind}={device.name}" for device in self.devices)
 
 
-# -- names --------------------------------------------------------------------------------------
-
 _VENDOR: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?", re.ASCII)
-_CLASS: Final = _VENDOR
 _DEVICE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?", re.ASCII)
 _LONGEST_CLASS: Final = 63
 
@@ -133,7 +130,7 @@ def check_kind(kind: str) -> None:
             f"CDI kind {kind!r}: the vendor must start with a letter, end with a letter or digit "
             "and contain only letters, digits, '_', '-' and '.'; '/' and the class follow"
         )
-    if not _CLASS.fullmatch(class_) or len(class_) > _LONGEST_CLASS:
+    if not _VENDOR.fullmatch(class_) or len(class_) > _LONGEST_CLASS:
         raise CdiError(
             f"CDI kind {kind!r}: the class must start with a letter, end with a letter or digit, "
             f"contain only letters, digits, '_', '-' and '.', and have at most {_LONGEST_CLASS} characters"
@@ -173,9 +170,6 @@ def parse_claim_device_name(name: str) -> tuple[str, str] | None:
         return None
 
 
-# -- making -------------------------------------------------------------------------------------
-
-
 def make_spec(
     kind: str,
     devices: Iterable[CdiDevice],
@@ -201,20 +195,17 @@ def make_spec(
 
 def claim_spec(kind: str, claim_uid: str, requests: Mapping[str, ContainerEdits]) -> Spec:
     """The specification of a claim: one device per base request, ordered by name."""
-    return make_spec(
-        kind,
-        [
-            CdiDevice(name=claim_device_name(claim_uid, request), container_edits=edits)
-            for request, edits in sorted(requests.items())
-        ],
+    devices = (
+        CdiDevice(name=claim_device_name(claim_uid, request), container_edits=edits)
+        for request, edits in sorted(requests.items())
     )
+    return make_spec(kind, devices)
 
 
 def minimum_version(spec: Spec) -> str:
     """The lowest version that supports everything in *spec*."""
     needed = LOWEST_EMITTED
-    class_ = spec.kind.partition("/")[2]
-    if spec.annotations or "." in class_:
+    if spec.annotations or "." in spec.kind.partition("/")[2]:
         needed = "0.6.0"
     for device in spec.devices:
         if device.annotations:
@@ -241,8 +232,6 @@ def _edits_version(edits: ContainerEdits) -> str:
 def _higher(one: str, other: str) -> str:
     return max(one, other, key=KNOWN_VERSIONS.index)
 
-
-# -- checking -----------------------------------------------------------------------------------
 
 _HOOKS: Final = frozenset(
     {"prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"}
@@ -302,9 +291,6 @@ def _check_settings(settings: Iterable[str], where: str) -> None:
             raise CdiError(f"{where}: environment entry {setting!r} is not NAME=value")
 
 
-# -- spelling -----------------------------------------------------------------------------------
-
-
 def encode_spec(spec: Spec) -> bytes:
     """Deterministic JSON."""
     check_spec(spec)
@@ -313,19 +299,18 @@ def encode_spec(spec: Spec) -> bytes:
 
 def decode_spec(data: bytes) -> Spec:
     """Decode and validate JSON. Raises :class:`CdiError`."""
-    try:
-        spec = msgspec.json.decode(data, type=Spec)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CdiError(f"not a CDI specification: {error}") from error
-    check_spec(spec)
-    return spec
+    return _checked(lambda: msgspec.json.decode(data, type=Spec))
 
 
 def spec_from_builtins(document: object) -> Spec:
     """Validate a parsed document (YAML). Raises :class:`CdiError`."""
+    return _checked(lambda: msgspec.convert(document, type=Spec))
+
+
+def _checked(decode: Callable[[], Spec]) -> Spec:
     try:
-        spec = msgspec.convert(document, type=Spec)
-    except (msgspec.ValidationError, RecursionError) as error:
+        spec = decode()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CdiError(f"not a CDI specification: {error}") from error
     check_spec(spec)
     return spec

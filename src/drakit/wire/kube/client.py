@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Self, TypeVar
 
@@ -75,6 +75,9 @@ class _Call:
     body: bytes = b""
     content_type: str = "application/json"
 
+    def __str__(self) -> str:
+        return f"{self.verb} {self.target}"
+
 
 class Client:
     """A client of one API server. Safe for concurrent use within one event loop.
@@ -110,11 +113,10 @@ class Client:
         """Close all connections; requests in flight fail."""
         self._pool.close()
 
-    # -- reading --------------------------------------------------------------------------------
-
     async def get(self, resource: Resource[T], name: str, *, namespace: str | None = None) -> Object[T]:
         """Read one object; raises ``NotFoundError`` when it does not exist."""
-        return await self._on_object("get", "GET", resource, name, namespace=namespace)
+        target, path = _target(resource, name, namespace), resource.path(namespace, name)
+        return await self._send(resource, _Call("get", target, "GET", path))
 
     async def get_document(self, path: str) -> Any:
         """Read a JSON document that is not an object, such as ``/version``."""
@@ -143,8 +145,7 @@ class Client:
                 ("continue", token),
             ]
             path = resource.path(selection.namespace) + query(parameters)
-            call = _Call("list", target, "GET", path)
-            document = await self._json(call)
+            document = await self._json(call := _Call("list", target, "GET", path))
             found, metadata = document.get("items") or [], document.get("metadata") or {}
             if not isinstance(found, list) or not isinstance(metadata, dict):
                 raise ProtocolError(f"list of {target}: the response is not a list")
@@ -180,13 +181,11 @@ class Client:
             ("labelSelector", selection.labels),
         ]
         path = resource.path(selection.namespace) + query(parameters)
-        call = _Call("watch", target, "GET", path)
         splitter = LineSplitter(self._pool.limits.line_bytes)
-        async with self._exchange(call) as response:
+        async with self._exchange(_Call("watch", target, "GET", path)) as response:
             opened()
             # The server ends the stream after `seconds`; one that does not is considered stuck.
-            longest = seconds + self._pool.limits.request_seconds
-            deadline = asyncio.get_running_loop().time() + longest
+            deadline = asyncio.get_running_loop().time() + seconds + self._pool.limits.request_seconds
             while True:
                 async with asyncio.timeout_at(deadline):
                     chunk = await response.chunk()
@@ -194,8 +193,6 @@ class Client:
                     return
                 for line in splitter.feed(chunk):
                     yield parse_event(line, resource, target)
-
-    # -- writing --------------------------------------------------------------------------------
 
     async def create(
         self,
@@ -206,11 +203,9 @@ class Client:
         dry_run: bool = False,
     ) -> Object[T]:
         """Create an object and return it as the server stored it."""
-        parameters = [("dryRun", "All" if dry_run else "")]
-        path = resource.path(namespace) + query(parameters)
+        path = resource.path(namespace) + query([("dryRun", "All" if dry_run else "")])
         target = _target(resource, _name_of(body), namespace)
-        call = _Call("create", target, "POST", path, objects.to_json(body))
-        return self._object(resource, await self._json(call), call)
+        return await self._send(resource, _Call("create", target, "POST", path, objects.to_json(body)))
 
     async def update(
         self,
@@ -222,15 +217,8 @@ class Client:
         subresource: str = "",
     ) -> Object[T]:
         """Replace an object; raises ``ConflictError`` if it is not at the body's resource version."""
-        return await self._on_object(
-            "update",
-            "PUT",
-            resource,
-            name,
-            namespace=namespace,
-            subresource=subresource,
-            body=objects.to_json(body),
-        )
+        target, path = _target(resource, name, namespace), resource.path(namespace, name, subresource)
+        return await self._send(resource, _Call("update", target, "PUT", path, objects.to_json(body)))
 
     async def patch(
         self,
@@ -242,16 +230,9 @@ class Client:
         subresource: str = "",
     ) -> Object[T]:
         """Apply a JSON merge patch."""
-        return await self._on_object(
-            "patch",
-            "PATCH",
-            resource,
-            name,
-            namespace=namespace,
-            subresource=subresource,
-            body=objects.to_json(change),
-            content_type="application/merge-patch+json",
-        )
+        target, path = _target(resource, name, namespace), resource.path(namespace, name, subresource)
+        data, form = objects.to_json(change), "application/merge-patch+json"
+        return await self._send(resource, _Call("patch", target, "PATCH", path, data, form))
 
     async def apply(
         self,
@@ -268,17 +249,10 @@ class Client:
 
         *force* takes fields over from other managers; without it they cause a ``ConflictError``.
         """
-        return await self._on_object(
-            "patch",
-            "PATCH",
-            resource,
-            name,
-            namespace=namespace,
-            subresource=subresource,
-            body=objects.to_json(body),
-            content_type="application/apply-patch+yaml",  # JSON is YAML
-            parameters=[("fieldManager", field_manager), ("force", "true" if force else "")],
-        )
+        target, path = _target(resource, name, namespace), resource.path(namespace, name, subresource)
+        path += query([("fieldManager", field_manager), ("force", "true" if force else "")])
+        data, form = objects.to_json(body), "application/apply-patch+yaml"  # JSON is YAML
+        return await self._send(resource, _Call("patch", target, "PATCH", path, data, form))
 
     async def delete(
         self,
@@ -300,24 +274,8 @@ class Client:
         target, path = _target(resource, name, namespace), resource.path(namespace, name)
         await self._json(_Call("delete", target, "DELETE", path, msgspec.json.encode(options)))
 
-    # -- requests -------------------------------------------------------------------------------
-
-    async def _on_object(
-        self,
-        verb: str,
-        method: str,
-        resource: Resource[T],
-        name: str,
-        *,
-        namespace: str | None,
-        subresource: str = "",
-        body: bytes = b"",
-        content_type: str = "application/json",
-        parameters: Iterable[tuple[str, str]] = (),
-    ) -> Object[T]:
-        """A request for one object, which is also the response."""
-        path = resource.path(namespace, name, subresource) + query(parameters)
-        call = _Call(verb, _target(resource, name, namespace), method, path, body, content_type)
+    async def _send(self, resource: Resource[T], call: _Call) -> Object[T]:
+        """Send a request whose response is an object."""
         return self._object(resource, await self._json(call), call)
 
     async def _tls_context(self) -> ssl.SSLContext:
@@ -331,11 +289,9 @@ class Client:
         try:
             document = decoding.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ProtocolError(
-                f"{call.verb} {call.target}: the response is not valid JSON: {error}"
-            ) from error
+            raise ProtocolError(f"{call}: the response is not valid JSON: {error}") from error
         if not isinstance(document, dict):
-            raise ProtocolError(f"{call.verb} {call.target}: the response is not a JSON object")
+            raise ProtocolError(f"{call}: the response is not a JSON object")
         return document
 
     @contextlib.asynccontextmanager
@@ -387,13 +343,10 @@ class Client:
             document = msgspec.json.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             document = {"message": data[:300].decode("utf-8", "replace").strip()}
+        wait = _retry_after(response.headers.get("retry-after", ""))
         return api_error(
             failure_from_status(
-                document,
-                verb=call.verb,
-                target=call.target,
-                code=response.status,
-                retry_after=_retry_after(response.headers.get("retry-after", "")),
+                document, verb=call.verb, target=call.target, code=response.status, retry_after=wait
             )
         )
 
@@ -402,7 +355,7 @@ class Client:
         resource: Resource[T], document: Any, call: _Call, head: Mapping[str, str] | None = None
     ) -> Object[T]:
         if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
-            raise ProtocolError(f"{call.verb} {call.target}: the response is not a Kubernetes object")
+            raise ProtocolError(f"{call}: the response is not a Kubernetes object")
         return Object(resource, {**head, **document} if head else document)
 
 

@@ -49,7 +49,7 @@ class KubeletPlugin:
         *,
         kubelet_root: str = DEFAULT_KUBELET_ROOT,
         instance_uid: str | None = None,
-        on_call: Callable[[KubeletCall], None] | None = None,
+        on_call: Callable[[KubeletCall], None] = lambda call: None,
     ) -> None:
         _check_driver_name(driver_name)
         root = os.path.abspath(kubelet_root)
@@ -83,14 +83,17 @@ class KubeletPlugin:
         """
         if self._service is not None:
             raise RuntimeError(f"{self.driver_name} already serves on {self.service_path}")
+        self._service = await self._bind_service()
+
+    async def _bind_service(self) -> UnixServer:
         _check_registry(self.registry_dir)
         atomicfile.ensure_directory(self.plugin_dir, 0o750)
         async with self._lock().hold(_LOCK_SECONDS):
-            stale = sockets.clean_stale(self.plugin_dir, self.registry_dir, self.driver_name)
-            for path in stale:
+            for path in sockets.clean_stale(self.plugin_dir, self.registry_dir, self.driver_name):
                 log.info("removed stale socket", path=path)
-            self._service = await self._serve(self.service_path, self._services())
+            server = await self._serve(self.service_path, self._services())
         log.info("serving the kubelet", driver=self.driver_name, path=self.service_path)
+        return server
 
     async def register(self) -> None:
         """Create the registration socket; from now on the kubelet may call.
@@ -101,10 +104,14 @@ class KubeletPlugin:
             raise RuntimeError("call start_service() before register(): the kubelet calls at once")
         if self._registration is not None:
             raise RuntimeError(f"{self.driver_name} already has a registration socket")
+        self._registration = await self._bind_registration()
+
+    async def _bind_registration(self) -> UnixServer:
         service = RegistrationService(self.driver_name, self.service_path, self._registration_status)
         async with self._lock().hold(_LOCK_SECONDS):
-            self._registration = await self._serve(self.registration_path, [service])
+            server = await self._serve(self.registration_path, [service])
         log.info("waiting for registration", path=self.registration_path)
+        return server
 
     def missing_sockets(self) -> list[str]:
         """Sockets of this instance whose files were removed or replaced.
@@ -122,20 +129,10 @@ class KubeletPlugin:
         """
         missing = set(self.missing_sockets())
         if self._service is not None and self.service_path in missing:
-            lost, self._service = self._service, None
-            try:
-                await self.start_service()
-            except BaseException:
-                self._service = lost
-                raise
+            lost, self._service = self._service, await self._bind_service()
             await lost.close(grace=1.0)
         if self._registration is not None and self.registration_path in missing:
-            lost, self._registration = self._registration, None
-            try:
-                await self.register()
-            except BaseException:
-                self._registration = lost
-                raise
+            lost, self._registration = self._registration, await self._bind_registration()
             await lost.close(grace=0)
 
     def report_health(self, devices: Iterable[HealthReport], holds: float = math.inf) -> None:
@@ -173,13 +170,9 @@ class KubeletPlugin:
 
     def _services(self) -> list[Service]:
         return [
-            *(ClaimService(a, self._handler, self._finished) for a in CLAIM_APIS),
+            *(ClaimService(a, self._handler, self._on_call) for a in CLAIM_APIS),
             *(HealthService(a, self._health) for a in HEALTH_APIS),
         ]
-
-    def _finished(self, call: KubeletCall) -> None:
-        if self._on_call is not None:
-            self._on_call(call)
 
     def _registration_status(self, accepted: bool, error: str) -> None:
         if accepted:

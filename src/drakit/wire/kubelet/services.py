@@ -66,8 +66,6 @@ HEALTH_APIS: Final = (
     Api(health_v1_pb2, "v1.DRAResourceHealth", "v1.DRAResourceHealth"),
     Api(health_v1alpha1_pb2, "v1alpha1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"),
 )
-REGISTRATION_SERVICE: Final = "pluginregistration.Registration"
-PLUGIN_TYPE: Final = "DRAPlugin"
 SUPPORTED: Final = tuple(api.advertised for api in (*CLAIM_APIS, *HEALTH_APIS))
 """Advertised services; the kubelet takes the first that it knows, so the newest comes first."""
 
@@ -78,7 +76,7 @@ class RegistrationService:
     def __init__(self, driver: str, endpoint: str, notified: Callable[[bool, str], None]) -> None:
         # Created here and not in the call: GetInfo has a deadline of one second.
         self._info = pluginregistration_pb2.PluginInfo(
-            type=PLUGIN_TYPE, name=driver, endpoint=endpoint, supported_versions=SUPPORTED
+            type="DRAPlugin", name=driver, endpoint=endpoint, supported_versions=SUPPORTED
         )
         self._notified = notified
 
@@ -94,18 +92,11 @@ class RegistrationService:
         await stream.send_message(pluginregistration_pb2.RegistrationStatusResponse())
 
     def __mapping__(self) -> dict[str, Handler]:
-        pb = pluginregistration_pb2
-        return {
-            f"/{REGISTRATION_SERVICE}/GetInfo": Handler(
-                self.get_info, Cardinality.UNARY_UNARY, pb.InfoRequest, pb.PluginInfo
-            ),
-            f"/{REGISTRATION_SERVICE}/NotifyRegistrationStatus": Handler(
-                self.notify_status,
-                Cardinality.UNARY_UNARY,
-                pb.RegistrationStatus,
-                pb.RegistrationStatusResponse,
-            ),
-        }
+        pb, unary = pluginregistration_pb2, Cardinality.UNARY_UNARY
+        info = Handler(self.get_info, unary, pb.InfoRequest, pb.PluginInfo)
+        status = Handler(self.notify_status, unary, pb.RegistrationStatus, pb.RegistrationStatusResponse)
+        service = "/pluginregistration.Registration"
+        return {f"{service}/GetInfo": info, f"{service}/NotifyRegistrationStatus": status}
 
 
 class ClaimService:
@@ -118,8 +109,7 @@ class ClaimService:
 
     async def prepare(self, stream: Stream[Any, Any]) -> None:
         """Prepare the claims of the request; one entry for each."""
-        pb = self._api.messages
-        response = pb.NodePrepareResourcesResponse()
+        response = self._api.messages.NodePrepareResourcesResponse()
         outcomes = await self._serve(stream, "NodePrepareResources", self._handler.prepare)
         for uid, outcome in outcomes.items():
             entry = response.claims[uid]  # creates the entry, even if it stays empty
@@ -129,8 +119,7 @@ class ClaimService:
 
     async def unprepare(self, stream: Stream[Any, Any]) -> None:
         """Unprepare the claims of the request; one entry for each."""
-        pb = self._api.messages
-        response = pb.NodeUnprepareResourcesResponse()
+        response = self._api.messages.NodeUnprepareResourcesResponse()
         outcomes = await self._serve(stream, "NodeUnprepareResources", self._unprepare)
         for uid, outcome in outcomes.items():
             response.claims[uid].error = outcome.error
@@ -152,16 +141,10 @@ class ClaimService:
         try:
             outcomes = await serve_claims(claims, work, seconds)
         finally:
-            failed = sum(1 for claim in claims if _has_failed(outcomes.get(claim.uid)))
+            failed = sum(1 for c in claims if c.uid not in outcomes or outcomes[c.uid].error)
             taken = time.monotonic() - started
-            log.info(
-                "call finished",
-                request=number,
-                method=method,
-                count=len(claims),
-                failed=failed,
-                seconds=round(taken, 3),
-            )
+            counts = {"count": len(claims), "failed": failed, "seconds": round(taken, 3)}
+            log.info("call finished", request=number, method=method, **counts)
             version = self._api.advertised.partition(".")[0]
             self._finished(KubeletCall(number, method, version, len(claims), failed, taken))
         return outcomes
@@ -235,7 +218,3 @@ def _health(pb: Any, one: HealthReport) -> Any:
         health_check_timeout_seconds=one.timeout_seconds,
         message=one.message,
     )
-
-
-def _has_failed(outcome: ClaimOutcome | None) -> bool:
-    return outcome is None or bool(outcome.error)

@@ -184,8 +184,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 def record(plugin_dir: str, path: str) -> None:
     """Record that an instance of this driver is about to bind *path*. Requires the lock."""
-    known = set(recorded(plugin_dir))
-    _write_record(plugin_dir, known | {path})
+    _write_record(plugin_dir, {*recorded(plugin_dir), path})
 
 
 def recorded(plugin_dir: str) -> list[str]:
@@ -203,20 +202,16 @@ def clean_stale(plugin_dir: str, registry_dir: str, driver: str) -> list[str]:
     Considers recorded sockets and those with unhashed names, which other implementations of the same
     driver use.
     """
-    candidates = {*recorded(plugin_dir), *_named(registry_dir, driver), *_services(plugin_dir)}
+    named = _matching(registry_dir, rf"{re.escape(driver)}(-{_POD_UID})?-reg\.sock")
+    services = _matching(plugin_dir, rf"dra(-{_POD_UID})?\.sock")
+    candidates = {*recorded(plugin_dir), *named, *services}
     removed = [path for path in sorted(candidates) if remove_if_dead(path)]
     _write_record(plugin_dir, (p for p in recorded(plugin_dir) if os.path.lexists(p)))
     return removed
 
 
-def _named(registry_dir: str, driver: str) -> list[str]:
-    pattern = re.compile(rf"{re.escape(driver)}(-{_POD_UID})?-reg\.sock")
-    return [os.path.join(registry_dir, name) for name in os.listdir(registry_dir) if pattern.fullmatch(name)]
-
-
-def _services(plugin_dir: str) -> list[str]:
-    pattern = re.compile(rf"dra(-{_POD_UID})?\.sock")
-    return [os.path.join(plugin_dir, name) for name in os.listdir(plugin_dir) if pattern.fullmatch(name)]
+def _matching(directory: str, pattern: str) -> list[str]:
+    return [os.path.join(directory, name) for name in os.listdir(directory) if re.fullmatch(pattern, name)]
 
 
 def _write_record(plugin_dir: str, paths: Iterable[str]) -> None:

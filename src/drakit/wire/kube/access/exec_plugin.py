@@ -131,14 +131,12 @@ def read_answer(output: bytes, command: ExecCommand) -> tuple[Credential, float 
             f"the kubeconfig requires {command.api_version} ExecCredential"
         )
     status = answer.status or _ExecStatus()
-    pair = bool(status.client_certificate_data), bool(status.client_key_data)
-    if pair[0] != pair[1]:
+    chain, key = status.client_certificate_data.encode(), status.client_key_data.encode()
+    if bool(chain) != bool(key):
         raise CredentialError(f"{name} returned a certificate without key or a key without certificate")
-    if not status.token and not pair[0]:
+    if not status.token and not chain:
         raise CredentialError(f"{name} returned neither a token nor a client certificate")
-    certificate = None
-    if pair[0]:
-        certificate = Certificate(status.client_certificate_data.encode(), status.client_key_data.encode())
+    certificate = Certificate(chain, key) if chain else None
     return Credential(status.token or None, certificate), _expiry(status, name)
 
 

@@ -138,10 +138,8 @@ def _read(path: str) -> _Kubeconfig:
     except OSError as error:
         raise ConfigError(f"kubeconfig {path}: {error.strerror}") from error
     try:
-        if data.lstrip()[:1] == b"{":
-            document = msgspec.json.decode(data)
-        else:
-            document = msgspec.yaml.decode(data)
+        decode = msgspec.json.decode if data.lstrip()[:1] == b"{" else msgspec.yaml.decode
+        document: Any = decode(data)
         return msgspec.convert(_without_nulls(document or {}), _Kubeconfig)
     except msgspec.MsgspecError as error:
         raise ConfigError(f"kubeconfig {path}: {error}") from error

@@ -152,7 +152,7 @@ class Reflector(Generic[T]):
 
     def _failed(self, error: KubeError) -> None:
         # The server may reject our resource version (410, or unknown), so list again; only 429,
-        # 503 and 401 say nothing about it.
+        # 503 and 401 do not depend on it.
         if isinstance(error, ApiError) and not isinstance(error, ServerBusyError | UnauthorizedError):
             self._version = ""
         self.last_error = error

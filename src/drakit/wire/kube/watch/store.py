@@ -50,8 +50,6 @@ class Store(Generic[T]):
         self._seen = ""
         self._listener = listener
 
-    # -- reading --------------------------------------------------------------------------------
-
     def __len__(self) -> int:
         return len(self._objects)
 
@@ -62,8 +60,6 @@ class Store(Generic[T]):
     def get(self, name: str, namespace: str = "") -> Object[T] | None:
         """The object of that name."""
         return self._objects.get((namespace, name))
-
-    # -- own writes -----------------------------------------------------------------------------
 
     def wrote(self, answer: Object[T]) -> None:
         """Store the response to an own create or update. Does not notify the listener."""
@@ -80,8 +76,6 @@ class Store(Generic[T]):
             del self._objects[gone.key]
             self._moment += 1
             self._own[gone.uid] = _Own("", self._moment)
-
-    # -- the server's state --------------------------------------------------------------------
 
     def begin(self) -> int:
         """A mark to get before a list request, for :meth:`merge` and :meth:`replace`."""
