@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from drakit.kit.claims import cdi_names as names
 from drakit.kit.driver import PreparedClaim
-from drakit.kit.runtime.claim_owners import ClaimOwners
+from drakit.kit.runtime.container_claims import ClaimOwners
 from drakit.kit.runtime.desired import ResourceCalculator
 from drakit.kit.runtime.tracking import TrackedContainer
 from drakit.wire.nri.values import PodSandbox

@@ -10,8 +10,7 @@ from typing import NamedTuple
 from drakit.core.cpuset import CpuSet
 from drakit.kit.claims.cdi_names import ClaimRequest
 from drakit.kit.driver import ClaimUse, ContainerView, DesiredResources, Driver, PreparedClaims, RejectedError
-from drakit.kit.runtime.claim_owners import ClaimOwners
-from drakit.kit.runtime.container_claims import ClaimResolver
+from drakit.kit.runtime.container_claims import ClaimOwners, ClaimResolver
 from drakit.kit.runtime.tracking import TrackedContainer
 from drakit.wire.nri.values import PodSandbox, Resources
 

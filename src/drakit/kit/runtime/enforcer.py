@@ -19,16 +19,16 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
+from drakit.cgroups.values import parse_list
 from drakit.core.cpuset import CpuSet
 from drakit.core.log import get_logger
 from drakit.kit.claims.cdi_names import ClaimReferences, claim_references
 from drakit.kit.driver import ClaimUse, ContainerView, Driver, PreparedClaims, RejectedError
 from drakit.kit.reconciler import PodView
-from drakit.kit.runtime.claim_owners import ClaimOwners
-from drakit.kit.runtime.container_claims import ClaimResolver, ForeignClaimError
+from drakit.kit.runtime.container_claims import ClaimOwners, ClaimResolver, ForeignClaimError
 from drakit.kit.runtime.desired import Decision, ResourceCalculator, is_in_effect, resources_of
 from drakit.kit.runtime.kubelet_limits import annotation_for, kubelet_limits
-from drakit.kit.runtime.tracking import ContainerTracker, TrackedContainer, parse_cpus
+from drakit.kit.runtime.tracking import ContainerTracker, TrackedContainer
 from drakit.wire.nri.values import (
     NOTHING,
     Adjustment,
@@ -90,15 +90,8 @@ class Enforcer:
         self._resolver.confirm(claim_uid, pod_uid)
         self._mark_users_outdated([claim_uid])
 
-    def synchronize(
-        self, pods: Iterable[PodSandbox], containers: Iterable[NriContainer]
-    ) -> list[ContainerUpdate]:
-        """Replace everything with the runtime's pods and containers; returns the needed updates."""
-        self.replace_all(pods, containers)
-        return self.collect_updates()
-
     def replace_all(self, pods: Iterable[PodSandbox], containers: Iterable[NriContainer]) -> None:
-        """The first half of :meth:`synchronize`: track what exists, compute nothing yet."""
+        """Replace everything with the runtime's pods and containers; computes nothing yet."""
         self._tracker.clear()
         self._owners.clear()
         for pod in pods:
@@ -246,7 +239,7 @@ class Enforcer:
     def last_sent_cpus(self, container_id: str) -> CpuSet | None:
         """The CPUs that were last sent for a container; None if unknown."""
         sent = self.last_sent(container_id)
-        return None if sent is None else parse_cpus(sent.cpus)
+        return None if sent is None else parse_list(sent.cpus) or CpuSet()
 
     def note_conflicts(self) -> None:
         """Record and log conflicts of the containers whose desired resources may have changed."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from drakit.cgroups.paths import relative_path
+from drakit.cgroups.values import parse_list
 from drakit.core.cpuset import CpuSet
 from drakit.kit.claims.cdi_names import NO_REFERENCES, ClaimReferences
 from drakit.wire.nri.values import NOTHING, NriContainer, PodSandbox, Resources
@@ -47,7 +48,7 @@ class TrackedContainer:
     @property
     def cpus(self) -> CpuSet:
         """:attr:`cpu_list` as a set; empty if it is invalid."""
-        return parse_cpus(self.cpu_list)
+        return parse_list(self.cpu_list) or CpuSet()
 
     @property
     def references_claims(self) -> bool:
@@ -148,12 +149,4 @@ class ContainerTracker:
     def cpus_without_claims(self) -> CpuSet:
         """CPUs of the containers that refer to no claim."""
         lists = {each.cpu_list for each in self._containers.values() if not each.references_claims}
-        return CpuSet.union(map(parse_cpus, lists))
-
-
-def parse_cpus(text: str) -> CpuSet:
-    """A CPU list as reported by the runtime; empty if it is invalid."""
-    try:
-        return CpuSet.parse(text)
-    except ValueError:
-        return CpuSet()
+        return CpuSet.union(parse_list(each) or CpuSet() for each in lists)
