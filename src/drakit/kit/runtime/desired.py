@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from drakit.core.cpuset import CpuSet
 from drakit.kit.claims.cdi_names import ClaimRequest
@@ -69,14 +71,13 @@ class ResourceCalculator:
         requests: tuple[ClaimRequest, ...] = ()
         if container.references_claims:
             try:
-                requests = self._requests(container)
+                requests = self._resolver.requests(
+                    container.pod, container.reported.name, container.references
+                )
             except RejectedError:
                 if not rejected_ok:
                     raise
         return self._view(container, requests)
-
-    def _requests(self, container: TrackedContainer) -> tuple[ClaimRequest, ...]:
-        return self._resolver.requests(container.pod, container.reported.name, container.references)
 
     def _view(self, container: TrackedContainer, requests: Sequence[ClaimRequest]) -> ContainerView:
         pod, reported = container.pod, container.reported
@@ -86,7 +87,7 @@ class ResourceCalculator:
             pod_uid=pod.uid,
             pod_name=pod.name,
             namespace=pod.namespace,
-            uses=self._uses(requests, pod),
+            uses=self._uses(requests, pod) if requests else (),
             labels=reported.labels,
             annotations=reported.annotations,
             cgroup_path=reported.cgroups_path,
@@ -124,10 +125,11 @@ class ResourceCalculator:
 
 def resources_of(desired: DesiredResources) -> Resources:
     """Desired resources as NRI resources."""
-    return Resources(
-        cpus=_text(desired.cpus),
-        mems=_text(desired.mems),
-        quota=-1 if desired.lift_quota else None,
+    cpuset = _cpuset_of(desired.cpus, desired.mems, desired.lift_quota)
+    if desired.memory_limit is None and not desired.hugepage_limits and not desired.unified:
+        return cpuset
+    return msgspec.structs.replace(
+        cpuset,
         memory_limit=desired.memory_limit,
         hugepage_limits=dict(desired.hugepage_limits),
         unified=dict(desired.unified),
@@ -135,8 +137,8 @@ def resources_of(desired: DesiredResources) -> Resources:
 
 
 @functools.lru_cache(maxsize=64)  # most containers have no claim and the same few values
-def _text(numbers: CpuSet | None) -> str:
-    return "" if numbers is None else str(numbers)
+def _cpuset_of(cpus: CpuSet | None, mems: CpuSet | None, lift_quota: bool) -> Resources:
+    return Resources(cpus=str(cpus or ""), mems=str(mems or ""), quota=-1 if lift_quota else None)
 
 
 def is_in_effect(wanted: Resources, last_sent: Resources) -> bool:
@@ -146,13 +148,9 @@ def is_in_effect(wanted: Resources, last_sent: Resources) -> bool:
         and _same_list(wanted.mems, last_sent.mems)
         and wanted.quota in (None, last_sent.quota)
         and wanted.memory_limit in (None, last_sent.memory_limit)
-        and _is_subset(wanted.hugepage_limits, last_sent.hugepage_limits)
-        and _is_subset(wanted.unified, last_sent.unified)
+        and wanted.hugepage_limits.items() <= last_sent.hugepage_limits.items()
+        and wanted.unified.items() <= last_sent.unified.items()
     )
-
-
-def _is_subset(wanted: Mapping[str, object], last_sent: Mapping[str, object]) -> bool:
-    return not wanted or wanted.items() <= last_sent.items()
 
 
 @functools.lru_cache(maxsize=64)  # containers without claims all change from one list to another

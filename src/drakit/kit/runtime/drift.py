@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -29,6 +29,7 @@ from drakit.kit.driver import DesiredResources
 from drakit.kit.runtime.enforcer import Enforcer
 from drakit.kit.runtime.tracking import TrackedContainer
 from drakit.kit.telemetry.metrics import HostMetrics
+from drakit.wire.nri.values import Resources
 
 log = get_logger(__name__)
 CPUS: Final = "cpuset.cpus"
@@ -142,26 +143,17 @@ class _Comparison:
         desired = None if path is None else self._enforcer.decide(container).desired
         if path is None or desired is None:
             return
-        for file, meant in self._files_of(desired).items():
-            text = self._tree.look(path, file)
+        for file, meant in files_of(desired, unified=self._tree.unified).items():
+            text = self._tree.look(path, file) if self._only is None or file in self._only else None
             if text is None or self._is_correct(file, text, meant):
                 continue
             listed = parse_list(text) if file in _LISTS else None
             yield Drift(container.id, path, file, meant, listed, container.ran, text)
 
-    def _files_of(self, desired: DesiredResources) -> Mapping[str, CpuSet | str]:
-        files = files_of(desired, unified=self._tree.unified)
-        if self._only is None:
-            return files
-        return {file: meant for file, meant in files.items() if file in self._only}
-
     def _is_correct(self, file: str, text: str, meant: CpuSet | str) -> bool:
         if self._correct.get((file, text)) == meant:
             return True
-        if isinstance(meant, CpuSet):
-            correct = parse_list(text) == meant
-        else:
-            correct = same_value(file, text, meant)
+        correct = parse_list(text) == meant if isinstance(meant, CpuSet) else same_value(file, text, meant)
         if correct:
             self._correct[file, text] = meant
         return correct
@@ -211,7 +203,7 @@ def read_cpusets(enforcer: Enforcer, tree: CgroupTree | None) -> None:
         if files is None or files.cpus is None:
             enforcer.mark_unsent([container_id])
         else:
-            enforcer.note_kernel_cpuset(container_id, str(files.cpus), str(files.mems or ""))
+            container.note_sent(Resources(cpus=str(files.cpus), mems=str(files.mems or "")))
 
 
 def write_directly(drifts: Iterable[Drift], tree: CgroupTree, metrics: HostMetrics) -> list[Drift]:

@@ -1,13 +1,9 @@
 """Desired resources of every container of the runtime, and the updates that establish them, without I/O.
 
-Every runtime event goes through :class:`Enforcer`, which returns the answer: resources for the new
-container, updates for others whose desired resources changed. It is level-triggered: the desired resources
-of every container follow from the checkpoint as it is now, so a lost event, a restart or a change by another
-instance is corrected at the next event. :mod:`~drakit.kit.runtime.container_claims` decides which claims a
-container may use.
-
-A container that cannot be served is not created; one that exists already is recorded as a *conflict* with
-its reason and gets the resources of a container without claims. The others are not affected.
+Level-triggered: the desired resources of every container follow from the checkpoint as it is now, so a lost
+event, a restart or a change by another instance is corrected at the next event. A container
+that cannot be served is not created; one that exists already is recorded as a *conflict* with its reason and
+gets the resources of a container without claims. The others are not affected.
 
 Cost: an event computes only the containers it concerns. All containers are computed only after the
 checkpoint or the driver changed, and then with lookups only.
@@ -226,10 +222,6 @@ class Enforcer:
             if container_id in self.containers:
                 self.containers[container_id].last_sent = None
                 self._outdated.add(container_id)
-
-    def note_kernel_cpuset(self, container_id: str, cpus: str, mems: str) -> None:
-        """Record the CPUs and memory nodes that the kernel has for a container."""
-        self.containers[container_id].note_sent(Resources(cpus=cpus, mems=mems))
 
     def last_sent(self, container_id: str) -> Resources | None:
         """The resources that were last sent for a container; None if unknown."""
