@@ -24,7 +24,7 @@ from drakit.kit.driver import (
     RejectedError,
 )
 from drakit.kit.runtime.enforcer import Enforcer
-from drakit.kit.runtime.kubelet_limits import WANTED_ANNOTATION
+from drakit.kit.runtime.tracking import WANTED_ANNOTATION
 from drakit.wire.nri.values import NOTHING, ContainerUpdate, NriContainer, PodSandbox, Resources, State
 
 KIND = "dra.k8s.io/cpu"

@@ -17,7 +17,7 @@ from drakit.core.cpuset import CpuSet
 from drakit.kit.claims.cdi_names import MARKER_PREFIX, MOST_MARKERS, ClaimRequest, qualified_name
 from drakit.kit.driver import PreparedClaims, RejectedError
 from drakit.kit.runtime.enforcer import Enforcer
-from drakit.kit.runtime.kubelet_limits import WANTED_ANNOTATION, annotation_for, kubelet_limits
+from drakit.kit.runtime.tracking import WANTED_ANNOTATION, annotation_for, kubelet_limits
 from drakit.wire.nri.values import NriContainer, PodSandbox, Resources, State
 from tests.kit.runtime.test_enforcer import ALL, KIND, Pinner, claim, pod, synchronize
 

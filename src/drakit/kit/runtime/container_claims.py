@@ -8,9 +8,8 @@ owned or blocked for other workloads. In order of trust:
    is in the checkpoint and reserved for the container's own pod.
 3. A container that refers to a claim which is not in the checkpoint is rejected.
 
-On a runtime that is known to report CDI device names, a marker of a claim of the container's own pod
-without the device name is a contradiction: the new container is rejected
-(:meth:`ClaimResolver.check_reported`), because the runtime does not report what this driver relies on.
+On a runtime that is known to report CDI device names, a new container with a marker of a claim of its own pod
+but without the device name is rejected: the runtime does not report what this driver relies on.
 """
 
 from __future__ import annotations
@@ -47,21 +46,18 @@ class ForeignClaimError(RejectedError):
         self.pod_uid = pod_uid
 
 
+@dataclass(eq=False, slots=True)
 class ClaimResolver:
     """Finds the requests that a container may use. Lookups only: no event costs claims × containers.
 
-    *driver* and *prepared_claims* are functions because both change over time. *trust_cdi*: this runtime is
-    known to report CDI device names.
+    *trust_cdi*: this runtime is known to report CDI device names.
     """
 
-    def __init__(
-        self, driver: Callable[[], Driver], prepared_claims: Callable[[], PreparedClaims], *, trust_cdi: bool
-    ) -> None:
-        self._driver = driver
-        self._prepared_claims = prepared_claims
-        self.trust_cdi = trust_cdi
-        self.confirmed: frozenset[tuple[str, str]] = frozenset()
-        """(claim UID, pod UID) pairs that the API server confirmed in addition to the checkpoint's."""
+    _driver: Callable[[], Driver]
+    _prepared_claims: Callable[[], PreparedClaims]
+    trust_cdi: bool
+    confirmed: frozenset[tuple[str, str]] = frozenset()
+    """(claim UID, pod UID) pairs that the API server confirmed in addition to the checkpoint's."""
 
     def confirm(self, claim_uid: str, pod_uid: str) -> None:
         """Record that the claim is reserved for the pod, as the API server reports."""

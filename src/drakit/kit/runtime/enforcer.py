@@ -23,8 +23,7 @@ from drakit.kit.driver import ClaimUse, ContainerView, Driver, PreparedClaims, R
 from drakit.kit.reconciler import PodView
 from drakit.kit.runtime.container_claims import ClaimOwners, ClaimResolver, ForeignClaimError
 from drakit.kit.runtime.desired import Decision, ResourceCalculator, is_in_effect, resources_of
-from drakit.kit.runtime.kubelet_limits import annotation_for, kubelet_limits
-from drakit.kit.runtime.tracking import ContainerTracker, TrackedContainer
+from drakit.kit.runtime.tracking import ContainerTracker, TrackedContainer, annotation_for, kubelet_limits
 from drakit.wire.nri.values import (
     NOTHING,
     Adjustment,
@@ -55,7 +54,7 @@ class Enforcer:
         self._driver = driver
         self._prepared_claims = prepared_claims
         self._tracker = ContainerTracker()
-        self._resolver = ClaimResolver(driver, prepared_claims, trust_cdi=trust_cdi)
+        self._resolver = ClaimResolver(driver, prepared_claims, trust_cdi)
         self._owners = ClaimOwners(driver, prepared_claims, self._tracker, self._resolver)
         self._calculator = ResourceCalculator(driver, prepared_claims, self._resolver, self._owners)
         self._outdated: set[str] = set()

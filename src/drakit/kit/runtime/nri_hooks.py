@@ -32,8 +32,7 @@ from drakit.kit.runtime.enforcer import Enforcer
 from drakit.kit.runtime.status import RuntimeStatus, measured
 from drakit.kit.runtime.updates import Evictor, Pusher
 from drakit.kit.telemetry.metrics import Gauge, HostMetrics
-from drakit.wire.nri.handler import Disconnect, Handler, RuntimeInfo
-from drakit.wire.nri.options import PluginOptions
+from drakit.wire.nri.handler import Disconnect, Handler, PluginOptions, RuntimeInfo
 from drakit.wire.nri.plugin import NriPlugin
 from drakit.wire.nri.values import Adjustment, ContainerUpdate, NriContainer, PodSandbox, Resources
 

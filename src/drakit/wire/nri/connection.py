@@ -22,9 +22,15 @@ from drakit.wire.nri.events import (
     Synchronize,
     decode_call,
 )
-from drakit.wire.nri.handler import Cause, ContainerRejectedError, Disconnect, Handler, RuntimeInfo
+from drakit.wire.nri.handler import (
+    Cause,
+    ContainerRejectedError,
+    Disconnect,
+    Handler,
+    PluginOptions,
+    RuntimeInfo,
+)
 from drakit.wire.nri.mux import PLUGIN_SERVICE, RUNTIME_SERVICE
-from drakit.wire.nri.options import PluginOptions
 from drakit.wire.nri.session import Code, RpcRequest, Session, StatusError
 from drakit.wire.nri.transport import Transport
 from drakit.wire.nri.values import (

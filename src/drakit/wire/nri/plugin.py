@@ -24,8 +24,7 @@ from drakit.core.log import get_logger
 from drakit.wire.nri import nri_pb2
 from drakit.wire.nri.connection import RuntimeConnection, check_updates, handling_an_event
 from drakit.wire.nri.events import RUNTIME_SERVICE_NAME
-from drakit.wire.nri.handler import Cause, Disconnect, Handler, RuntimeInfo
-from drakit.wire.nri.options import PluginOptions
+from drakit.wire.nri.handler import Cause, Disconnect, Handler, PluginOptions, RuntimeInfo
 from drakit.wire.nri.session import StatusError
 from drakit.wire.nri.transport import Transport
 from drakit.wire.nri.values import NOTHING, ContainerUpdate, update_to
