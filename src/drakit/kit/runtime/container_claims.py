@@ -108,11 +108,7 @@ class ClaimResolver:
         index = _by_device(self._driver().cdi_kind, self._prepared_claims())
         for device in references.devices:
             if device not in index:
-                raise RejectedError(
-                    f"container {name} uses {device}, which this driver has not prepared; "
-                    f"delete the pod and create it again",
-                    reason="unknown-claim",
-                )
+                raise _not_prepared(f"container {name} uses {device}, which")
         return tuple(dict.fromkeys(index[device] for device in references.devices))
 
     def _from_markers(
@@ -138,12 +134,13 @@ class ClaimResolver:
                 )
         for marker in references.markers:
             if marker not in found:
-                raise RejectedError(
-                    f"container {name} carries {marker}, a claim this driver has not prepared; "
-                    f"delete the pod and create it again",
-                    reason="unknown-claim",
-                )
+                raise _not_prepared(f"container {name} carries {marker}, a claim")
         return tuple(index[marker] for marker in references.markers)
+
+
+def _not_prepared(what: str) -> RejectedError:
+    text = f"{what} this driver has not prepared; delete the pod and create it again"
+    return RejectedError(text, reason="unknown-claim")
 
 
 @dataclass(eq=False, slots=True)

@@ -277,18 +277,13 @@ def _confined(
     desired = enforcer.decide(container).desired
     if desired is None or desired.cpus != files.cpus:
         return None
-    for above in _ancestors(path):
+    parts = path.split("/")
+    for depth in range(1, len(parts)):  # the cgroups above, outermost first
+        above = "/".join(parts[:depth])
         allowed = _effective(tree, above)
         if allowed is not None and usable - allowed:
             return Confined(container.id, desired.cpus, files.effective_cpus, above, allowed)
     return None  # the files changed between the reads
-
-
-def _ancestors(path: str) -> Iterator[str]:
-    """The cgroups above *path*, outermost first."""
-    parts = os.path.dirname(path).split("/")
-    for depth in range(1, len(parts) + 1):
-        yield "/".join(parts[:depth])
 
 
 def _effective(tree: CgroupTree, path: str) -> CpuSet | None:

@@ -173,12 +173,9 @@ class _LimitChange(msgspec.Struct, frozen=True):
 
 def annotation_for(ours: Resources, kubelets: Resources) -> dict[str, str]:
     """The annotation for a container that gets *ours* where the kubelet requested *kubelets*."""
-    change = _LimitChange(
-        memory_added=(ours.memory_limit or 0) - (kubelets.memory_limit or 0)
-        if ours.memory_limit is not None
-        else 0,
-        hugepages={size: kubelets.hugepage_limits.get(size, 0) for size in ours.hugepage_limits},
-    )
+    added = 0 if ours.memory_limit is None else ours.memory_limit - (kubelets.memory_limit or 0)
+    hugepages = {size: kubelets.hugepage_limits.get(size, 0) for size in ours.hugepage_limits}
+    change = _LimitChange(memory_added=added, hugepages=hugepages)
     if change == _LimitChange():
         return {}
     return {WANTED_ANNOTATION: msgspec.json.encode(change).decode()}
