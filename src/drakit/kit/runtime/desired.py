@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import msgspec
-
 from drakit.core.cpuset import CpuSet
 from drakit.kit.claims.cdi_names import ClaimRequest
 from drakit.kit.driver import ClaimUse, ContainerView, DesiredResources, Driver, PreparedClaims, RejectedError
@@ -125,11 +123,10 @@ class ResourceCalculator:
 
 def resources_of(desired: DesiredResources) -> Resources:
     """Desired resources as NRI resources."""
-    cpuset = _cpuset_of(desired.cpus, desired.mems, desired.lift_quota)
-    if desired.memory_limit is None and not desired.hugepage_limits and not desired.unified:
-        return cpuset
-    return msgspec.structs.replace(
-        cpuset,
+    return Resources(
+        cpus=_text(desired.cpus),
+        mems=_text(desired.mems),
+        quota=-1 if desired.lift_quota else None,
         memory_limit=desired.memory_limit,
         hugepage_limits=dict(desired.hugepage_limits),
         unified=dict(desired.unified),
@@ -137,8 +134,8 @@ def resources_of(desired: DesiredResources) -> Resources:
 
 
 @functools.lru_cache(maxsize=64)  # most containers have no claim and the same few values
-def _cpuset_of(cpus: CpuSet | None, mems: CpuSet | None, lift_quota: bool) -> Resources:
-    return Resources(cpus=str(cpus or ""), mems=str(mems or ""), quota=-1 if lift_quota else None)
+def _text(numbers: CpuSet | None) -> str:
+    return "" if numbers is None else str(numbers)
 
 
 def is_in_effect(wanted: Resources, last_sent: Resources) -> bool:

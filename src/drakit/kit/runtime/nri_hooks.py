@@ -261,7 +261,7 @@ class RuntimeHost(Handler):
         """
         self._metrics.contact("runtime")
         self.enforcer.started(pod, container, runs=True)
-        asyncio.get_running_loop().call_soon(lambda: self._spawn(self._correct(container.id)))
+        asyncio.get_running_loop().call_soon(self._correct_later, container.id)
 
     async def removed(self, pod: PodSandbox, container: NriContainer) -> None:
         """Forget a container."""
@@ -296,6 +296,9 @@ class RuntimeHost(Handler):
     async def _reconcile(self) -> None:
         if self.reconcile is not None:
             await self.reconcile()
+
+    def _correct_later(self, container_id: str) -> None:
+        self._spawn(self._correct(container_id))
 
     async def _correct(self, container_id: str) -> None:
         await self._reconcile()
