@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drakit.wire.nri.versions import RUNTIMES, Features
+from drakit.wire.nri.versions import RUNTIMES, capabilities_of
 from tests.docs.pages import rows, text_of
 
 PAGE = text_of("docs/runtimes.md")
@@ -18,7 +18,7 @@ def test_the_page_equals_the_table() -> None:
             ".".join(map(str, row.first)),
             str(row.nri),
             word[row.reports_cdi_devices],
-            word[Features.of(row.nri).unsolicited_updates],
+            word[capabilities_of("", "", str(row.nri))[1].unsolicited_updates],
             row.evidence,
         ]
         for name, runtime in RUNTIMES.items()

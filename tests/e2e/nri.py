@@ -11,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from drakit.wire.nri.handler import ContainerRejectedError, Disconnect, Handler, RuntimeInfo
-from drakit.wire.nri.options import PluginOptions
+from drakit.wire.nri.handler import ContainerRejectedError, Disconnect, Handler, PluginOptions, RuntimeInfo
 from drakit.wire.nri.plugin import NriPlugin
 from drakit.wire.nri.values import Adjustment, ContainerUpdate, NriContainer, PodSandbox, Resources
 from tests.e2e.bed.node import Node

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from drakit.testing.plugin_merging import Merger, PluginConflictError, replace_env
+from drakit.testing.containers import Merger, PluginConflictError, replace_env
 from drakit.testing.runtime import FakeRuntime, FakeRuntimeError
 from drakit.testing.runtime_releases import (
     CONTAINERD_1_7,
@@ -24,9 +24,8 @@ from drakit.wire.cdi.spec import ContainerEdits, claim_spec
 from drakit.wire.nri import nri_pb2
 from drakit.wire.nri.event_table import Event
 from drakit.wire.nri.events import RUNTIME_SERVICE_NAME
-from drakit.wire.nri.handler import Handler
+from drakit.wire.nri.handler import Handler, PluginOptions
 from drakit.wire.nri.mux import PLUGIN_SERVICE, RUNTIME_SERVICE
-from drakit.wire.nri.options import PluginOptions
 from drakit.wire.nri.plugin import NriPlugin
 from drakit.wire.nri.session import RpcRequest, Session, StatusError
 from drakit.wire.nri.transport import Transport

@@ -195,12 +195,8 @@ def open_cgroup(root: str, path: str) -> Iterator[Cgroup | None]:
     """
     if not (path and is_plain(path)):
         raise ValueError(f"{path!r} is not a valid cgroup path")
-    try:
-        descriptor = open_beneath(root, path, DIRECTORY)
-    except OSError:
-        yield None
-        return
-    try:
-        yield Cgroup(descriptor)
-    finally:
-        os.close(descriptor)
+    with contextlib.ExitStack() as stack:
+        cgroup = None
+        with contextlib.suppress(OSError):
+            cgroup = stack.enter_context(opened(root, path))
+        yield cgroup

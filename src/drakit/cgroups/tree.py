@@ -78,11 +78,24 @@ class CgroupTree:
 
     def pods(self) -> Iterator[PodDirectory]:
         """The cgroups of all pods, by path, wherever the kubelet has created them."""
-        return _find_pods(self.mount("cpuset"), "")
+        return self._pods_below("")
+
+    def _pods_below(self, above: str) -> Iterator[PodDirectory]:
+        for name in self.children(above):
+            path = f"{above}/{name}" if above else name
+            uid = pod_uid(name)
+            if uid is not None:
+                yield PodDirectory(uid, path)
+            elif path.count("/") < _DEEPEST_POD - 1:
+                yield from self._pods_below(path)
 
     def children(self, path: str) -> list[str]:
         """The names of the cgroups directly below *path*; empty if it cannot be read."""
-        return _children(self.mount("cpuset"), path)
+        try:
+            with opened(self.mount("cpuset"), path) as cgroup:
+                return cgroup.children()
+        except OSError:
+            return []
 
     def all_containers(self) -> Iterator[str]:
         """The cgroups directly below the cgroup of every pod."""
@@ -150,24 +163,6 @@ class CgroupTree:
             effective_cpus=parse_list(self.read("cpuset", path, effective)),
             mems=parse_list(self.read("cpuset", path, "cpuset.mems")),
         )
-
-
-def _find_pods(mount: str, above: str) -> Iterator[PodDirectory]:
-    for name in _children(mount, above):
-        path = f"{above}/{name}" if above else name
-        uid = pod_uid(name)
-        if uid is not None:
-            yield PodDirectory(uid, path)
-        elif path.count("/") < _DEEPEST_POD - 1:
-            yield from _find_pods(mount, path)
-
-
-def _children(mount: str, path: str) -> list[str]:
-    try:
-        with opened(mount, path) as cgroup:
-            return cgroup.children()
-    except OSError:
-        return []
 
 
 def _is_directory(mount: str, path: str) -> bool:

@@ -56,10 +56,8 @@ def amount(text: str | None) -> float:
 
 def parse_list(text: str | None) -> CpuSet | None:
     """The CPUs or memory nodes that a file lists; None if it is empty or not valid."""
-    if not text:
-        return None
     try:
-        return CpuSet.parse(text)
+        return CpuSet.parse(text or "") or None
     except ValueError:
         return None
 

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -71,23 +71,17 @@ class ConnectedPlugin:
         return f"{self.index}-{self.name}"
 
 
-class RuntimeModel(Protocol):
-    """The pods and containers that plugins see and may change."""
-
-    def snapshot(self) -> Synchronize:
-        """All pods and containers, as this release reports them."""
-
-    def apply(self, update: ContainerUpdate) -> str:
-        """Apply one update; returns the reason if it failed."""
-
-
 class ConnectedPlugins:
-    """The plugins that are connected to a runtime, in the order they are called."""
+    """The plugins that are connected to a runtime, in the order they are called.
+
+    *snapshot* returns all pods and containers; *apply* applies an update and returns why it failed, or "".
+    """
 
     def __init__(
         self,
         release: FakeRuntimeRelease,
-        model: RuntimeModel,
+        snapshot: Callable[[], Synchronize],
+        apply: Callable[[ContainerUpdate], str],
         *,
         request_timeout: float,
         registration_timeout: float,
@@ -105,7 +99,8 @@ class ConnectedPlugins:
         self.lock = asyncio.Lock()
         """Held during an event: events of all containers are serialized."""
         self.changed = asyncio.Condition()
-        self._model = model
+        self._snapshot = snapshot
+        self._apply = apply
         self._open: set[ConnectedPlugin] = set()
         self._background: set[asyncio.Task[None]] = set()
 
@@ -198,14 +193,14 @@ class ConnectedPlugins:
 
     async def _synchronize(self, peer: ConnectedPlugin) -> None:
         deadline = time.monotonic() + self.request_timeout
-        parts = self._parts(self._model.snapshot())
+        parts = self._parts(self._snapshot())
         for part in parts:
             payload = await self._call(peer, part, deadline - time.monotonic())
             answer = nri_pb2.SynchronizeResponse.FromString(payload)
             if part.more and (answer.update or not answer.more):
                 raise StatusError(Code.UNKNOWN, "plugin does not handle split sync requests")
             for update in answer.update:
-                self._model.apply(update_from(update))
+                self._apply(update_from(update))
 
     def _parts(self, whole: Synchronize) -> list[Synchronize]:
         size = len(encode_call(whole)[1])
@@ -277,7 +272,7 @@ class ConnectedPlugins:
         if self.wedged:
             await asyncio.get_running_loop().create_future()  # forever, as the real one
         async with self.lock:
-            reasons = [self._model.apply(update) for update in updates]
+            reasons = [self._apply(update) for update in updates]
         if any(reasons):
             raise StatusError(Code.UNKNOWN, "NRI update of some containers failed")
         return b""

@@ -30,8 +30,7 @@ import msgspec
 from drakit.cgroups.paths import relative_path
 from drakit.core.cpuset import CpuSet
 from drakit.testing.cdi import Catalog
-from drakit.testing.containers import FakeContainer
-from drakit.testing.plugin_merging import Merger, PluginConflictError, replace_env
+from drakit.testing.containers import FakeContainer, Merger, PluginConflictError, replace_env
 from drakit.testing.plugins import ConnectedPlugins, FakeRuntimeError, PluginCall
 from drakit.testing.runtime_releases import CONTAINERD_2_4, FakeRuntimeRelease
 from drakit.wire.cdi.spec import CdiError
@@ -86,7 +85,8 @@ class FakeRuntime:
         """(container, reason) of failed updates: real runtimes only log them."""
         self._plugins = ConnectedPlugins(
             release,
-            self,
+            self.snapshot,
+            self.apply,
             request_timeout=request_timeout,
             registration_timeout=registration_timeout,
             message_limit=message_limit,
@@ -270,11 +270,10 @@ class FakeRuntime:
                 merger = await self._consult(pod, draft)
             except (StatusError, PluginConflictError) as error:
                 if self.release.undoes_rejected_creation:
-                    await self._undo(pod, draft)
+                    await self._stopped(pod, draft)
+                    await self._plugins.notify(self._container_event(Event.REMOVE_CONTAINER, pod, draft))
                 raise FakeRuntimeError(str(error)) from error
-            value = msgspec.structs.replace(merger.target, state=State.CREATED)
-            container = FakeContainer(value, self._directory(value))
-            self.containers[value.id] = container
+            container = self._add(merger.target)
             self._apply_all(merger)
             await self._plugins.notify(self._event(Event.POST_CREATE_CONTAINER, container))
         return container
@@ -283,10 +282,14 @@ class FakeRuntime:
         self, pod_id: str, name: str, *, resources: Resources = NOTHING, env: Sequence[str] = ()
     ) -> FakeContainer:
         """Create a container without calling plugins, as a race with Synchronize can do."""
-        draft = self._draft(self.pods[pod_id], name, env=env, resources=resources)
-        value = msgspec.structs.replace(draft, state=State.CREATED)
-        self.containers[value.id] = FakeContainer(value, self._directory(value))
-        return self.containers[value.id]
+        return self._add(self._draft(self.pods[pod_id], name, env=env, resources=resources))
+
+    def _add(self, draft: NriContainer) -> FakeContainer:
+        path = relative_path(draft.cgroups_path)
+        directory = None if self.cgroup_root is None or path is None else os.path.join(self.cgroup_root, path)
+        container = FakeContainer(msgspec.structs.replace(draft, state=State.CREATED), directory)
+        self.containers[draft.id] = container
+        return container
 
     def _draft(
         self,
@@ -416,10 +419,6 @@ class FakeRuntime:
                 merger.adjust(str(peer), adjustment_from(answer))
         return merger
 
-    async def _undo(self, pod: PodSandbox, draft: NriContainer) -> None:
-        await self._stopped(pod, draft)
-        await self._plugins.notify(self._container_event(Event.REMOVE_CONTAINER, pod, draft))
-
     async def _stopped(self, pod: PodSandbox, container: NriContainer) -> None:
         merger = Merger(container)
         call = self._container_event(Event.STOP_CONTAINER, pod, container)
@@ -470,9 +469,3 @@ class FakeRuntime:
 
     def _pod_of(self, container: FakeContainer) -> PodSandbox:
         return self.pods[container.value.pod_id]
-
-    def _directory(self, container: NriContainer) -> str | None:
-        if self.cgroup_root is None:
-            return None
-        path = relative_path(container.cgroups_path)
-        return None if path is None else os.path.join(self.cgroup_root, path)

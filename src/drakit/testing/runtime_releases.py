@@ -8,6 +8,14 @@ import msgspec
 
 from drakit.wire.nri.versions import NriVersion
 
+_crio: Final = property(lambda release: release.name == "cri-o")
+_not_crio: Final = property(lambda release: release.name != "cri-o")
+
+
+def _since(*version: int) -> property:
+    """True from this NRI version on."""
+    return property(lambda release: release.nri >= version)
+
 
 class FakeRuntimeRelease(msgspec.Struct, frozen=True):
     """A runtime release and its NRI version.
@@ -20,20 +28,33 @@ class FakeRuntimeRelease(msgspec.Struct, frozen=True):
     version: str
     nri: NriVersion
 
-    @property
-    def is_crio(self) -> bool:
-        """Whether this is CRI-O."""
-        return self.name == "cri-o"
+    copies_pod_annotations = _crio
+    """Whether containers carry their pod's annotations."""
+    forgets_updates = _crio
+    """Whether after a restart it reports containers as they were created."""
+    undoes_rejected_creation = _not_crio
+    """Whether plugins see the stop and removal of a container that a plugin rejected."""
+    honors_start_errors = _not_crio
+    """Whether a container does not start when a plugin returns an error for its start."""
+    reports_timeouts = _since(0, 7)
+    """Whether Configure carries the timeouts."""
+    splits_synchronize = _since(0, 7)
+    """Whether a long Synchronize is sent in parts; earlier ones send it whole."""
+    closes_after_failed_sync = _since(0, 7)
+    """Whether a plugin that failed to synchronize is closed; earlier ones only ignore it."""
+    reports_nri_version = _since(0, 12)
+    """Whether Configure carries the NRI version."""
+    has_dedicated_methods = _since(0, 12)
+    """Whether events without a response have separate methods."""
+    checks_names = _since(0, 12)
+    """Whether a plugin's name is checked; the index always is."""
+    tolerates_unsolicited_updates = _since(0, 12, 1)
+    """Whether an unsolicited update may coincide with an event; earlier ones deadlock."""
 
     @property
     def reports_cdi_devices(self) -> bool:
         """Whether plugins see CDI device names: containerd from 2.3 on, CRI-O up to 1.37 never."""
-        return not self.is_crio and self.nri >= (0, 12)
-
-    @property
-    def tolerates_unsolicited_updates(self) -> bool:
-        """Whether an unsolicited update may coincide with an event; earlier ones deadlock."""
-        return self.nri >= (0, 12, 1)
+        return self.name != "cri-o" and self.nri >= (0, 12)
 
     @property
     def knows_events(self) -> int:
@@ -41,59 +62,9 @@ class FakeRuntimeRelease(msgspec.Struct, frozen=True):
         return 0x3FFF if self.nri >= (0, 10) else 0x7FF
 
     @property
-    def copies_pod_annotations(self) -> bool:
-        """Whether containers carry their pod's annotations."""
-        return self.is_crio
-
-    @property
-    def forgets_updates(self) -> bool:
-        """Whether after a restart it reports containers as they were created."""
-        return self.is_crio
-
-    @property
-    def undoes_rejected_creation(self) -> bool:
-        """Whether plugins see the stop and removal of a container that a plugin rejected."""
-        return not self.is_crio
-
-    @property
-    def honors_start_errors(self) -> bool:
-        """Whether a container does not start when a plugin returns an error for its start."""
-        return not self.is_crio
-
-    @property
     def container_cgroup_prefix(self) -> str:
         """Prefix of the container's ID in the name of its cgroup (cgroupfs driver)."""
-        return "crio-" if self.is_crio else ""
-
-    @property
-    def reports_nri_version(self) -> bool:
-        """Whether Configure carries the NRI version."""
-        return self.nri >= (0, 12)
-
-    @property
-    def reports_timeouts(self) -> bool:
-        """Whether Configure carries the timeouts."""
-        return self.nri >= (0, 7)
-
-    @property
-    def splits_synchronize(self) -> bool:
-        """Whether a long Synchronize is sent in parts; earlier ones send it whole."""
-        return self.nri >= (0, 7)
-
-    @property
-    def closes_after_failed_sync(self) -> bool:
-        """Whether a plugin that failed to synchronize is closed; earlier ones only ignore it."""
-        return self.nri >= (0, 7)
-
-    @property
-    def has_dedicated_methods(self) -> bool:
-        """Whether events without a response have separate methods."""
-        return self.nri >= (0, 12)
-
-    @property
-    def checks_names(self) -> bool:
-        """Whether a plugin's name is checked; the index always is."""
-        return self.nri >= (0, 12)
+        return "crio-" if self.name == "cri-o" else ""
 
     def __str__(self) -> str:
         return f"{self.name} {self.version} (NRI {self.nri})"

@@ -99,7 +99,7 @@ class Node:
         prepared_claims = PreparedClaims([entry])
         self.enforcer = Enforcer(lambda: driver, lambda: prepared_claims)
         device = names.qualified_name(driver.cdi_kind, names.requests_of(entry)[0])
-        self.enforcer.synchronize(
+        self.enforcer.replace_all(
             [PodSandbox(id="s", uid="p", name="p", namespace="ns", cgroup_parent=POD)],
             [
                 NriContainer(
@@ -113,6 +113,7 @@ class Node:
                 )
             ],
         )
+        self.enforcer.collect_updates()
         unified = cgroups.mode is CgroupMode.V2
         if unified:
             root.mkdir(exist_ok=True)

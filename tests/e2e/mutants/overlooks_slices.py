@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from drakit.cgroups.tree import CgroupTree
 from drakit.kit.runtime import nri_hooks as runtime
-from drakit.kit.runtime.confinement import Confined
+from drakit.kit.runtime.drift import Confined
 from drakit.kit.runtime.enforcer import Enforcer
 
 

@@ -27,6 +27,7 @@ from drakit.wire.nri.values import (
     update_to,
 )
 from tests.kit.runtime import test_nri_hooks as test_runtime
+from tests.kit.runtime.test_enforcer import synchronize
 from tests.kit.runtime.test_nri_hooks import ALL, KIND, POD, Pinner, world
 
 CRIO = [release for release in EVERY_RELEASE if release.name == "cri-o"]
@@ -186,7 +187,7 @@ def test_a_forged_note_of_the_kubelets_limits_is_not_believed() -> None:
         id="c", pod_id="p", name="main", state=State.RUNNING, annotations=FORGED,
         resources=Resources(cpus="0-7", hugepage_limits={"2MB": 0}),
     )  # fmt: skip
-    (update,) = enforcer.synchronize([pod], [container])
+    (update,) = synchronize(enforcer, [pod], [container])
     assert update.resources.hugepage_limits == {"2MB": 4 * MI}
 
 
@@ -210,7 +211,7 @@ def test_a_container_without_limits_of_ours_is_never_updated() -> None:
     enforcer = Enforcer(Indifferent, PreparedClaims, trust_cdi=False)
     pod = PodSandbox(id="p", uid=POD, name="web", namespace="ns")
     container = NriContainer(id="c", pod_id="p", name="main", state=State.RUNNING)
-    assert enforcer.synchronize([pod], [container]) == []
+    assert synchronize(enforcer, [pod], [container]) == []
     enforcer.mark_unsent(["c"])
     assert enforcer.collect_updates() == []
     assert enforcer.update(pod, container, Resources(shares=512)) == []

@@ -107,13 +107,14 @@ class _Containers:
         self.driver = _Driver(desired_resources)
         prepared_claims = PreparedClaims()
         self.enforcer = Enforcer(lambda: self.driver, lambda: prepared_claims)
-        self.enforcer.synchronize(
+        self.enforcer.replace_all(
             [PodSandbox(id="s", uid="u", name="p", namespace="n")],
             [
                 NriContainer(id=each, pod_id="s", state=State.RUNNING, cgroups_path=f"/pods/{each}")
                 for each in desired_resources
             ],
         )
+        self.enforcer.collect_updates()
         for each in desired_resources:
             (root / "pods" / each).mkdir(parents=True)
         self.tree = CgroupTree(str(root))

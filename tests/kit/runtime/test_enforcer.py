@@ -24,8 +24,8 @@ from drakit.kit.driver import (
     RejectedError,
 )
 from drakit.kit.runtime.enforcer import Enforcer
-from drakit.kit.runtime.kubelet_limits import WANTED_ANNOTATION
-from drakit.wire.nri.values import NOTHING, NriContainer, PodSandbox, Resources, State
+from drakit.kit.runtime.tracking import WANTED_ANNOTATION
+from drakit.wire.nri.values import NOTHING, ContainerUpdate, NriContainer, PodSandbox, Resources, State
 
 KIND = "dra.k8s.io/cpu"
 ALL = CpuSet.range(0, 16)
@@ -58,6 +58,14 @@ def claim(uid: str, cpus: str, *more: str, consumers: tuple[str, ...] = ("pod-1"
         for i, text in enumerate((cpus, *more))
     )
     return PreparedClaim(uid=uid, namespace="ns", name=uid, devices=prepared_devices, consumers=consumers)
+
+
+def synchronize(
+    enforcer: Enforcer, pods: list[PodSandbox], containers: list[NriContainer]
+) -> list[ContainerUpdate]:
+    """The updates that the runtime's pods and containers need."""
+    enforcer.replace_all(pods, containers)
+    return enforcer.collect_updates()
 
 
 class Bench:
@@ -156,7 +164,7 @@ def test_an_empty_pool_is_rejected_never_open() -> None:
 def test_containers_that_leave_cpus_are_updated_before_those_that_get_them() -> None:
     bench = Bench(claim("a", "2-3"))
     owner, shared = container("owner", ("a", "r0")), container("shared", pod_number=2)
-    updates = bench.enforcer.synchronize([pod(1), pod(2)], [owner, shared])
+    updates = synchronize(bench.enforcer, [pod(1), pod(2)], [owner, shared])
     assert [(each.container_id, each.resources.cpus) for each in updates] == [
         ("id-shared", "0-1,4-15"),
         ("id-owner", "2-3"),
@@ -171,7 +179,7 @@ def test_one_conflict_at_synchronize_does_not_affect_others() -> None:
         container("shared", state=State.RUNNING, resources=Resources(cpus="0-15")),
         container("over", state=State.STOPPED),
     ]
-    updates = {u.container_id: u.resources.cpus for u in bench.enforcer.synchronize([pod()], reported)}
+    updates = {u.container_id: u.resources.cpus for u in synchronize(bench.enforcer, [pod()], reported)}
     pool = "0-1,4-15"
     assert updates == {"id-fine": "2-3", "id-shared": pool, "id-lost": pool}
     assert list(bench.enforcer.conflicts()) == ["id-lost"]
@@ -183,14 +191,14 @@ def test_one_conflict_at_synchronize_does_not_affect_others() -> None:
 def test_a_container_pinned_on_a_lost_claim_is_left_where_it_is() -> None:
     bench = Bench()
     pinned = container("x", ("gone", "r0"), state=State.RUNNING, resources=Resources(cpus="7"))
-    assert bench.enforcer.synchronize([pod()], [pinned]) == []
+    assert synchronize(bench.enforcer, [pod()], [pinned]) == []
     assert list(bench.enforcer.conflicts()) == ["id-x"]
 
 
 def test_synchronize_changes_nothing_that_is_right_already() -> None:
     bench = Bench(claim("a", "2-3"))
     right = container("x", ("a", "r0"), state=State.RUNNING, resources=Resources(cpus="3,2", quota=-1))
-    assert bench.enforcer.synchronize([pod()], [right]) == []
+    assert synchronize(bench.enforcer, [pod()], [right]) == []
 
 
 def test_a_kubelet_update_keeps_our_limits_and_lets_the_others_through() -> None:
@@ -276,7 +284,7 @@ def test_containers_always_have_the_resources_of_the_checkpoint(rng: random.Rand
                 )
                 for i, r in runtime.items()
             ]
-            apply(bench.enforcer.synchronize([pod()], again))
+            apply(synchronize(bench.enforcer, [pod()], again))
         apply(bench.enforcer.collect_updates())
         held = bench.prepared_claims.exclusive("cpu")
         for container_id, resources in runtime.items():
@@ -343,7 +351,7 @@ def test_the_limits_of_the_kubelet_survive_any_number_of_restarts() -> None:
     now = container("x", ("a", "r0"), resources=answer.resources.over(asked), annotations=answer.annotations)
     for _ in range(3):
         later = Enforcer(Pages, lambda: prepared_claims)
-        assert later.synchronize([pod()], [now]) == [], "already as it must be"
+        assert synchronize(later, [pod()], [now]) == [], "already as it must be"
         (view,) = later.pod_views()
         assert view.containers[0].hugepage_limits == {"2MB": 5, "1GB": 0}
         assert view.containers[0].memory_limit == 70
@@ -358,7 +366,7 @@ def test_a_resize_by_the_kubelet_is_the_new_base() -> None:
     assert update.resources.memory_limit == 1200
     note = Enforcer(Pages, lambda: prepared_claims).create(pod(), born).annotations
     now = container("x", ("a", "r0"), resources=update.resources, annotations=note)
-    assert Enforcer(Pages, lambda: prepared_claims).synchronize([pod()], [now]) == [], "also for the next"
+    assert synchronize(Enforcer(Pages, lambda: prepared_claims), [pod()], [now]) == [], "also for the next"
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"memory_added": "x"}', "[]"])
@@ -370,7 +378,7 @@ def test_a_damaged_note_is_as_good_as_none(text: str) -> None:
         resources=Resources(hugepage_limits={"2MB": 7}),
         annotations={WANTED_ANNOTATION: text},
     )
-    (update,) = enforcer.synchronize([pod()], [odd])
+    (update,) = synchronize(enforcer, [pod()], [odd])
     assert update.resources.hugepage_limits == {"2MB": 1007}
 
 

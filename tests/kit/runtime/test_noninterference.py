@@ -17,9 +17,9 @@ from drakit.core.cpuset import CpuSet
 from drakit.kit.claims.cdi_names import MARKER_PREFIX, MOST_MARKERS, ClaimRequest, qualified_name
 from drakit.kit.driver import PreparedClaims, RejectedError
 from drakit.kit.runtime.enforcer import Enforcer
-from drakit.kit.runtime.kubelet_limits import WANTED_ANNOTATION, annotation_for, kubelet_limits
+from drakit.kit.runtime.tracking import WANTED_ANNOTATION, annotation_for, kubelet_limits
 from drakit.wire.nri.values import NriContainer, PodSandbox, Resources, State
-from tests.kit.runtime.test_enforcer import ALL, KIND, Pinner, claim, pod
+from tests.kit.runtime.test_enforcer import ALL, KIND, Pinner, claim, pod, synchronize
 
 CLAIMS = (
     claim("a", "2-3", consumers=("pod-1",)),
@@ -106,7 +106,7 @@ def node(attack: Attack | None, *, cdi: bool) -> tuple[Enforcer, dict[str, objec
     pods = [pod(1), pod(2), pod(3), pod(8), evil_pod]
     if attack is None or not attack.creates:
         found.append(evil)
-    answers: dict[str, object] = {"sync": _others(enforcer.synchronize(pods, found))}
+    answers: dict[str, object] = {"sync": _others(synchronize(enforcer, pods, found))}
     answers["held"] = enforcer.orphaned({LOST})
     if attack is not None and attack.creates:
         try:
@@ -168,7 +168,7 @@ def test_a_variable_of_an_unprepared_claim_holds_nothing_after_a_restart() -> No
             id="id-evil", name="main", pod_id="sandbox-9", state=State.RUNNING,
             env=(f"{MARKER_PREFIX}whatever_x={KIND}",), resources=Resources(cpus=str(ALL)),
         )  # fmt: skip
-        enforcer.synchronize([PodSandbox(id="sandbox-9", uid="pod-9")], [evil])
+        synchronize(enforcer, [PodSandbox(id="sandbox-9", uid="pod-9")], [evil])
         assert enforcer.orphaned(()) == {}
         assert enforcer.create(pod(), NriContainer(id="x", pod_id="sandbox-1")).resources.cpus == "0-15"
 
@@ -213,7 +213,7 @@ def test_cpus_that_containers_without_claims_use_are_not_held_on_a_variables_wor
 def test_a_device_names_the_user_of_a_claim_nothing_else_is_known_of() -> None:
     enforcer = Enforcer(Pinner, PreparedClaims)
     running = NriContainer(id="id-x", pod_id="sandbox-1", state=State.RUNNING, cdi_devices=devices(LOST))
-    enforcer.synchronize([pod()], [running])
+    synchronize(enforcer, [pod()], [running])
     assert [known.reported.id for known in enforcer.users_of(LOST)] == ["id-x"]
 
 
@@ -225,7 +225,7 @@ def test_containers_of_the_go_driver_keep_their_cpus() -> None:
         cdi_devices=(f"{KIND}=claim-{uid}",), env=(f"DRA_CPUSET_{uid}=0,4",),
     )  # fmt: skip
     enforcer = Enforcer(Pinner, PreparedClaims)
-    assert enforcer.synchronize([pod()], [with_name]) == []
+    assert synchronize(enforcer, [pod()], [with_name]) == []
     assert enforcer.orphaned(()) == {uid: CpuSet([0, 4])}
     without = msgspec.structs.replace(with_name, cdi_devices=())
     enforcer = Enforcer(Pinner, PreparedClaims, trust_cdi=False)
@@ -251,7 +251,7 @@ def test_a_running_container_of_the_pod_is_still_served_by_its_marker() -> None:
         id="x", name="main", pod_id="sandbox-1", state=State.RUNNING,
         env=(f"{MARKER_PREFIX}a_r0={KIND}",), resources=Resources(cpus="2-3", quota=-1),
     )  # fmt: skip
-    assert enforcer.synchronize([pod()], [running]) == []
+    assert synchronize(enforcer, [pod()], [running]) == []
     assert [known.reported.id for known in enforcer.users_of("a")] == ["x"]
 
 
@@ -262,12 +262,12 @@ def test_a_flood_of_variables_is_neither_kept_nor_searched() -> None:
     evil = NriContainer(id="x", name="main", pod_id="sandbox-1", state=State.RUNNING, env=flood)
     with pytest.raises(RejectedError, match=f"more than {MOST_MARKERS}"):
         enforcer.create(pod(), evil)
-    enforcer.synchronize([pod()], [evil])
+    synchronize(enforcer, [pod()], [evil])
     known = enforcer.containers["x"]
     assert known.reported.env == ()
     assert len(known.references.markers) <= MOST_MARKERS + 1
     worthless = msgspec.structs.replace(evil, env=tuple(f"{MARKER_PREFIX}{i}=" for i in range(9)))
-    enforcer.synchronize([pod()], [worthless])
+    synchronize(enforcer, [pod()], [worthless])
     assert not enforcer.containers["x"].references_claims
 
 

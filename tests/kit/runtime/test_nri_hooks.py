@@ -40,8 +40,7 @@ from drakit.testing.runtime_releases import (
     EVERY_RELEASE,
     FakeRuntimeRelease,
 )
-from drakit.wire.nri.handler import Handler
-from drakit.wire.nri.options import PluginOptions
+from drakit.wire.nri.handler import Handler, PluginOptions
 from drakit.wire.nri.plugin import NriPlugin
 from drakit.wire.nri.values import Adjustment, ContainerUpdate, NriContainer, PodSandbox, Resources
 from tests.kit.claimworld import Claims, resource_claim

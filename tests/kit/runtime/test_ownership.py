@@ -14,7 +14,7 @@ from drakit.kit.claims.cdi_names import MARKER_PREFIX
 from drakit.kit.driver import ContainerView, DesiredResources, PreparedClaims, RejectedError
 from drakit.kit.runtime.enforcer import Enforcer
 from drakit.wire.nri.values import Resources, State
-from tests.kit.runtime.test_enforcer import KIND, Pinner, claim, container, pod
+from tests.kit.runtime.test_enforcer import KIND, Pinner, claim, container, pod, synchronize
 
 
 class Exclusive(Pinner):
@@ -79,7 +79,7 @@ def test_after_a_restart_the_one_that_runs_on_the_claim_owns_it() -> None:
     running = container(
         "second", ("a", "r0"), pod_number=2, state=State.RUNNING, resources=Resources(cpus="2-3")
     )
-    enforcer.synchronize([pod(1), pod(2)], [waiting, running])
+    synchronize(enforcer, [pod(1), pod(2)], [waiting, running])
     assert list(enforcer.conflicts()) == ["id-first"]
 
 
@@ -90,7 +90,7 @@ def test_a_forged_marker_does_not_make_a_pod_the_owner() -> None:
         enforcer = enforcer_of(entry, cdi=cdi)
         forged = container("evil", pod_number=9, env=(f"{MARKER_PREFIX}a_r0={KIND}",))
         evil = msgspec.structs.replace(forged, state=State.RUNNING)
-        enforcer.synchronize([pod(9)], [evil])
+        synchronize(enforcer, [pod(9)], [evil])
         if not cdi:
             enforcer.confirm("a", "pod-2")
         mine = container("second", ("a", "r0"), pod_number=2)
@@ -172,7 +172,7 @@ def test_no_event_moves_a_container_off_cpus_it_rightfully_uses(rng: random.Rand
                 for each, (n, uid, cpus) in running.items()
             ]
             rng.shuffle(there)
-            apply(enforcer.synchronize([pod(n) for n in (4, 3, 2, 1)], there))
+            apply(synchronize(enforcer, [pod(n) for n in (4, 3, 2, 1)], there))
         apply(enforcer.collect_updates())
         owners: dict[str, set[int]] = {}
         for n, uid, cpus in running.values():

@@ -143,7 +143,7 @@ async def test_a_prepare_is_rejected_when_the_runtime_does_not_move_containers(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without cgroups to write there is no other way; the kubelet retries."""
-    monkeypatch.setattr("drakit.kit.runtime.eviction._EVICTION_SECONDS", 0.05)
+    monkeypatch.setattr("drakit.kit.runtime.updates._EVICTION_SECONDS", 0.05)
     async with crowd(directory, monkeypatch, 3) as (it, gate, shared):
         monkeypatch.setattr(it.host._evictor, "_tree", None)
         gate.open.clear()

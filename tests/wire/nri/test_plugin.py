@@ -26,9 +26,15 @@ from drakit.wire.nri import nri_pb2
 from drakit.wire.nri.connection import RuntimeConnection
 from drakit.wire.nri.event_table import Event
 from drakit.wire.nri.events import PLUGIN_SERVICE_NAME, Configure, Synchronize, encode_call
-from drakit.wire.nri.handler import Cause, ContainerRejectedError, Disconnect, Handler, RuntimeInfo
+from drakit.wire.nri.handler import (
+    Cause,
+    ContainerRejectedError,
+    Disconnect,
+    Handler,
+    PluginOptions,
+    RuntimeInfo,
+)
 from drakit.wire.nri.mux import PLUGIN_SERVICE, RUNTIME_SERVICE
-from drakit.wire.nri.options import PluginOptions
 from drakit.wire.nri.plugin import NriPlugin, PushFailedError, UpdateRejectedError, _in_io_loop
 from drakit.wire.nri.session import RpcRequest, RpcResponse, Session
 from drakit.wire.nri.transport import Transport

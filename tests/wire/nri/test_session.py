@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drakit.wire.nri import nri_pb2, ttrpc_pb2
-from drakit.wire.nri.frames import DATA, LONGEST_READ, LONGEST_SENT, REQUEST, RESPONSE, encode_frame
+from drakit.wire.nri.frames import LONGEST_READ, LONGEST_SENT, REQUEST, RESPONSE, encode_frame
 from drakit.wire.nri.mux import PLUGIN_SERVICE, RUNTIME_SERVICE, mux_message
 from drakit.wire.nri.session import Code, RpcRequest, RpcResponse, Session, StatusError
 from tests.wire.nri.wire import CONFIGURED, EMPTY_OK, NO_CPUS, REGISTER
@@ -172,7 +172,7 @@ def test_a_request_that_is_too_long_is_rejected_on_its_stream() -> None:
     assert answer.error.code == Code.RESOURCE_EXHAUSTED
 
 
-@pytest.mark.parametrize("kind", [0, RESPONSE, DATA, 77])
+@pytest.mark.parametrize("kind", [0, RESPONSE, 3, 77])
 def test_other_message_types_are_ignored(kind: int) -> None:
     session = plugin()
     assert session.receive(mux_message(PLUGIN_SERVICE, encode_frame(1, kind, b"?"))) == []

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drakit.wire.nri.versions import OLDEST, RUNTIMES, Features, NriVersion, capabilities_of, infer_version
+from drakit.wire.nri.versions import OLDEST, RUNTIMES, NriVersion, capabilities_of, infer_version
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_any_text_gives_a_version(runtime: str, release: str, declared: str) -> 
 
 
 def test_an_unknown_runtime_is_taken_for_the_oldest() -> None:
-    features = Features.of(infer_version("unheard-of", "", ""))
+    _, features = capabilities_of("unheard-of", "")
     assert infer_version("unheard-of", "", "") == OLDEST
     assert not features.unsolicited_updates
     assert not features.reports_cdi_devices
@@ -55,7 +55,7 @@ def test_an_unknown_runtime_is_taken_for_the_oldest() -> None:
     [((0, 9, 9), False), ((0, 11, 0), False), ((0, 12, 0), False), ((0, 12, 1), True), ((1, 0), True)],
 )
 def test_features(version: tuple[int, ...], pushes: bool) -> None:
-    features = Features.of(NriVersion(*version))
+    _, features = capabilities_of("unheard-of", "", str(NriVersion(*version)))
     assert features.unsolicited_updates is pushes
     assert not features.reports_cdi_devices, "this is a property of the runtime, not of NRI"
 

@@ -1,21 +1,31 @@
-"""Running containers that use a claim, and CPUs held for containers whose claim lost its record."""
+"""Use of claims by running containers, CPUs of claims that lost their record, and reservations for pods."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
 
 from drakit.cgroups.tree import CgroupTree
 from drakit.core.cpuset import CpuSet
 from drakit.core.log import get_logger
 from drakit.kit.claims.checkpoint import Checkpoint
+from drakit.kit.claims.resource_claims import ClaimSource, ClaimSourceError
 from drakit.kit.driver import Driver
-from drakit.kit.runtime.claim_owners import exclusive_cpus, holds
+from drakit.kit.runtime.container_claims import ForeignClaimError, exclusive_cpus, holds
 from drakit.kit.runtime.enforcer import Enforcer
 from drakit.kit.runtime.tracking import TrackedContainer
 
 log = get_logger(__name__)
+_API_SECONDS: Final = 1.0
+"""How long the API server may take to confirm a pod; the runtime waits two seconds in all."""
+_DENIAL_SECONDS: Final = 5.0
+"""How long a negative answer is cached: a forged variable must not slow down every event."""
+_MAX_DENIALS: Final = 1000
+T = TypeVar("T")
 
 
 @dataclass(eq=False, slots=True)
@@ -85,3 +95,55 @@ class ClaimUsage:
         return self._checkpoint.hold_for_running(
             {uid: numbers for uid, numbers in held.items() if uid in referenced}
         )
+
+
+@dataclass(eq=False, slots=True)
+class ReservationChecker:
+    """Confirms reservations of claims for pods with the API server and records them in the enforcer.
+
+    Needed only where the runtime does not report CDI devices: there a marker variable alone proves nothing,
+    and the kubelet does not report further pods that share a prepared claim.
+    """
+
+    _enforcer: Enforcer
+    _source: ClaimSource | None
+    _denied: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    async def confirming(self, ask: Callable[[], T]) -> T:
+        """Call *ask*, again after each reservation it lacks and the API server confirms."""
+        asked: set[tuple[str, str]] = set()
+        while True:
+            try:
+                return ask()
+            except ForeignClaimError as error:
+                pair = (error.claim.uid, error.pod_uid)
+                if pair in asked or not await self._confirm(error):
+                    raise
+                asked.add(pair)
+
+    async def confirm_conflicts(self) -> None:
+        """Confirm the reservations of all containers in conflict."""
+        for error in self._enforcer.unconfirmed_claims():
+            await self._confirm(error)
+
+    async def _confirm(self, foreign: ForeignClaimError) -> bool:
+        """Whether the claim is reserved for the pod; False if the API server does not answer."""
+        claim, pair = foreign.claim, (foreign.claim.uid, foreign.pod_uid)
+        now = time.monotonic()
+        if self._source is None or now - self._denied.get(pair, -_DENIAL_SECONDS) < _DENIAL_SECONDS:
+            return False
+        try:
+            async with asyncio.timeout(_API_SECONDS):
+                current = await self._source.get(claim.namespace, claim.name)
+        except (ClaimSourceError, TimeoutError) as error:
+            log.warning("cannot check reservation", claim=claim, error=repr(error))
+            return False
+        same = current is not None and current.metadata.uid == claim.uid
+        reserved_for = current.status.reserved_for if current is not None and same else ()
+        if any(each.uid == foreign.pod_uid for each in reserved_for):
+            self._enforcer.confirm(*pair)
+            return True
+        if len(self._denied) >= _MAX_DENIALS:
+            self._denied.clear()
+        self._denied[pair] = now
+        return False

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from drakit.core.cpuset import CpuSet
 from drakit.kit.claims.cdi_names import ClaimRequest
 from drakit.kit.driver import ClaimUse, ContainerView, DesiredResources, Driver, PreparedClaims, RejectedError
-from drakit.kit.runtime.claim_owners import ClaimOwners
-from drakit.kit.runtime.container_claims import ClaimResolver
+from drakit.kit.runtime.container_claims import ClaimOwners, ClaimResolver
 from drakit.kit.runtime.tracking import TrackedContainer
 from drakit.wire.nri.values import PodSandbox, Resources
 
@@ -70,14 +69,13 @@ class ResourceCalculator:
         requests: tuple[ClaimRequest, ...] = ()
         if container.references_claims:
             try:
-                requests = self._requests(container)
+                requests = self._resolver.requests(
+                    container.pod, container.reported.name, container.references
+                )
             except RejectedError:
                 if not rejected_ok:
                     raise
         return self._view(container, requests)
-
-    def _requests(self, container: TrackedContainer) -> tuple[ClaimRequest, ...]:
-        return self._resolver.requests(container.pod, container.reported.name, container.references)
 
     def _view(self, container: TrackedContainer, requests: Sequence[ClaimRequest]) -> ContainerView:
         pod, reported = container.pod, container.reported
@@ -87,7 +85,7 @@ class ResourceCalculator:
             pod_uid=pod.uid,
             pod_name=pod.name,
             namespace=pod.namespace,
-            uses=self._uses(requests, pod),
+            uses=self._uses(requests, pod) if requests else (),
             labels=reported.labels,
             annotations=reported.annotations,
             cgroup_path=reported.cgroups_path,
@@ -147,13 +145,9 @@ def is_in_effect(wanted: Resources, last_sent: Resources) -> bool:
         and _same_list(wanted.mems, last_sent.mems)
         and wanted.quota in (None, last_sent.quota)
         and wanted.memory_limit in (None, last_sent.memory_limit)
-        and _is_subset(wanted.hugepage_limits, last_sent.hugepage_limits)
-        and _is_subset(wanted.unified, last_sent.unified)
+        and wanted.hugepage_limits.items() <= last_sent.hugepage_limits.items()
+        and wanted.unified.items() <= last_sent.unified.items()
     )
-
-
-def _is_subset(wanted: Mapping[str, object], last_sent: Mapping[str, object]) -> bool:
-    return not wanted or wanted.items() <= last_sent.items()
 
 
 @functools.lru_cache(maxsize=64)  # containers without claims all change from one list to another

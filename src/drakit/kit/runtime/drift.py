@@ -5,23 +5,31 @@ cgroups by hand. So the cgroup files that the desired resources set (:func:`file
 for every known container. A difference is counted and repaired: by the runtime if it accepts pushed updates,
 else by writing the cgroup file directly where that is permitted, else it is reported and sent with the next
 answer.
+
+Confinement: under cgroup v2 the kernel runs a container on the part of its ``cpuset.cpus`` that every
+cgroup above allows and, if nothing is left, on all CPUs of the cgroup above. So
+``systemctl set-property kubepods.slice AllowedCPUs=…`` can move a container to CPUs that other claims own,
+while every file of its own cgroup is right. Such a limit is the administrator's decision: it is
+reported and counted, not removed.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from drakit.cgroups.tree import CgroupTree
-from drakit.cgroups.values import same_value
+from drakit.cgroups.values import parse_list, same_value
 from drakit.core.cpuset import CpuSet
 from drakit.core.log import get_logger
 from drakit.kit.driver import DesiredResources
 from drakit.kit.runtime.enforcer import Enforcer
 from drakit.kit.runtime.tracking import TrackedContainer
 from drakit.kit.telemetry.metrics import HostMetrics
+from drakit.wire.nri.values import Resources
 
 log = get_logger(__name__)
 CPUS: Final = "cpuset.cpus"
@@ -113,7 +121,7 @@ def find_intruders(enforcer: Enforcer, tree: CgroupTree, cpus: CpuSet, *, exclud
         if text is None:
             continue
         if text not in elsewhere:
-            listed = _parse(text)
+            listed = parse_list(text)
             elsewhere[text] = listed is not None and not listed & cpus
         if not elsewhere[text]:
             found.extend(comparison.of(container))
@@ -135,26 +143,17 @@ class _Comparison:
         desired = None if path is None else self._enforcer.decide(container).desired
         if path is None or desired is None:
             return
-        for file, meant in self._files_of(desired).items():
-            text = self._tree.look(path, file)
+        for file, meant in files_of(desired, unified=self._tree.unified).items():
+            text = self._tree.look(path, file) if self._only is None or file in self._only else None
             if text is None or self._is_correct(file, text, meant):
                 continue
-            listed = _parse(text) if file in _LISTS else None
+            listed = parse_list(text) if file in _LISTS else None
             yield Drift(container.id, path, file, meant, listed, container.ran, text)
-
-    def _files_of(self, desired: DesiredResources) -> Mapping[str, CpuSet | str]:
-        files = files_of(desired, unified=self._tree.unified)
-        if self._only is None:
-            return files
-        return {file: meant for file, meant in files.items() if file in self._only}
 
     def _is_correct(self, file: str, text: str, meant: CpuSet | str) -> bool:
         if self._correct.get((file, text)) == meant:
             return True
-        if isinstance(meant, CpuSet):
-            correct = _parse(text) == meant
-        else:
-            correct = same_value(file, text, meant)
+        correct = parse_list(text) == meant if isinstance(meant, CpuSet) else same_value(file, text, meant)
         if correct:
             self._correct[file, text] = meant
         return correct
@@ -204,7 +203,7 @@ def read_cpusets(enforcer: Enforcer, tree: CgroupTree | None) -> None:
         if files is None or files.cpus is None:
             enforcer.mark_unsent([container_id])
         else:
-            enforcer.note_kernel_cpuset(container_id, str(files.cpus), str(files.mems or ""))
+            container.note_sent(Resources(cpus=str(files.cpus), mems=str(files.mems or "")))
 
 
 def write_directly(drifts: Iterable[Drift], tree: CgroupTree, metrics: HostMetrics) -> list[Drift]:
@@ -230,9 +229,89 @@ def count_drift(drifts: Iterable[Drift], metrics: HostMetrics) -> None:
     metrics.drift.labels("found").inc(sum(drift.ran for drift in drifts))
 
 
-def _parse(text: str) -> CpuSet | None:
-    """The CPUs or nodes in a file; None if there are none or the text is invalid."""
-    try:
-        return CpuSet.parse(text) or None
-    except ValueError:
+@dataclass(frozen=True, slots=True)
+class Confined:
+    """A container that runs on other CPUs than its own cgroup has."""
+
+    container_id: str
+    meant: CpuSet
+    effective: CpuSet
+    limited_by: str
+    """The outermost cgroup above it that does not allow all of them."""
+    allowed: CpuSet
+
+
+def find_confined(enforcer: Enforcer, tree: CgroupTree) -> list[Confined]:
+    """The containers that run outside their CPUs, and those with a claim that lack some of them.
+
+    Offline CPUs do not count as missing. A container whose own files are wrong is skipped: that is drift.
+    Under cgroup v1 the kernel rejects CPUs that the cgroup above lacks.
+    """
+    online = _effective(tree, "") if tree.unified else None
+    if online is None:
+        return []
+    found = []
+    unlimited: dict[str, bool] = {}  # the limits of each pod are read once
+    for container in list(enforcer.containers.values()):
+        path = container.cgroup_path
+        if path is None or not container.ran:
+            continue
+        pod = os.path.dirname(path)
+        if pod not in unlimited:
+            unlimited[pod] = _effective(tree, pod) in (None, online)
+        if not unlimited[pod] and (each := _confined(enforcer, container, path, tree, online)):
+            found.append(each)
+    return found
+
+
+def _confined(
+    enforcer: Enforcer, container: TrackedContainer, path: str, tree: CgroupTree, online: CpuSet
+) -> Confined | None:
+    files = tree.cpuset(path)
+    if files is None or not files.cpus or files.effective_cpus is None:
         return None
+    usable = files.cpus & online
+    outside, missing = files.effective_cpus - files.cpus, usable - files.effective_cpus
+    if not usable or not (outside or (missing and container.references_claims)):
+        return None
+    desired = enforcer.decide(container).desired
+    if desired is None or desired.cpus != files.cpus:
+        return None
+    parts = path.split("/")
+    for depth in range(1, len(parts)):  # the cgroups above, outermost first
+        above = "/".join(parts[:depth])
+        allowed = _effective(tree, above)
+        if allowed is not None and usable - allowed:
+            return Confined(container.id, desired.cpus, files.effective_cpus, above, allowed)
+    return None  # the files changed between the reads
+
+
+def _effective(tree: CgroupTree, path: str) -> CpuSet | None:
+    return parse_list(tree.read("cpuset", path, "cpuset.cpus.effective"))
+
+
+class ConfinementReport:
+    """Reports the results of :func:`find_confined`: all in the metrics, changes in the log."""
+
+    def __init__(self, metrics: HostMetrics) -> None:
+        self._metrics = metrics
+        self._reported: dict[str, Confined] = {}
+
+    def update(self, found: list[Confined]) -> None:
+        """Report *found*, comparing it with the previous call."""
+        now = {each.container_id: each for each in found}
+        for container_id, each in now.items():
+            if self._reported.get(container_id) != each:
+                log.warning(
+                    "container confined by a parent cgroup",
+                    container=container_id,
+                    cpus=each.meant,
+                    effective_cpus=each.effective,
+                    cgroup=each.limited_by,
+                    allowed_cpus=each.allowed,
+                )
+        for container_id in self._reported.keys() - now.keys():
+            log.info("container no longer confined", container=container_id)
+        self._reported = now
+        for result in ("found", "reported"):
+            self._metrics.drift.labels(result).inc(len(found))

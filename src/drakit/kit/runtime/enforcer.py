@@ -1,13 +1,9 @@
 """Desired resources of every container of the runtime, and the updates that establish them, without I/O.
 
-Every runtime event goes through :class:`Enforcer`, which returns the answer: resources for the new
-container, updates for others whose desired resources changed. It is level-triggered: the desired resources
-of every container follow from the checkpoint as it is now, so a lost event, a restart or a change by another
-instance is corrected at the next event. :mod:`~drakit.kit.runtime.container_claims` decides which claims a
-container may use.
-
-A container that cannot be served is not created; one that exists already is recorded as a *conflict* with
-its reason and gets the resources of a container without claims. The others are not affected.
+Level-triggered: the desired resources of every container follow from the checkpoint as it is now, so a lost
+event, a restart or a change by another instance is corrected at the next event. A container
+that cannot be served is not created; one that exists already is recorded as a *conflict* with its reason and
+gets the resources of a container without claims. The others are not affected.
 
 Cost: an event computes only the containers it concerns. All containers are computed only after the
 checkpoint or the driver changed, and then with lookups only.
@@ -19,16 +15,15 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
+from drakit.cgroups.values import parse_list
 from drakit.core.cpuset import CpuSet
 from drakit.core.log import get_logger
 from drakit.kit.claims.cdi_names import ClaimReferences, claim_references
 from drakit.kit.driver import ClaimUse, ContainerView, Driver, PreparedClaims, RejectedError
 from drakit.kit.reconciler import PodView
-from drakit.kit.runtime.claim_owners import ClaimOwners
-from drakit.kit.runtime.container_claims import ClaimResolver, ForeignClaimError
+from drakit.kit.runtime.container_claims import ClaimOwners, ClaimResolver, ForeignClaimError
 from drakit.kit.runtime.desired import Decision, ResourceCalculator, is_in_effect, resources_of
-from drakit.kit.runtime.kubelet_limits import annotation_for, kubelet_limits
-from drakit.kit.runtime.tracking import ContainerTracker, TrackedContainer, parse_cpus
+from drakit.kit.runtime.tracking import ContainerTracker, TrackedContainer, annotation_for, kubelet_limits
 from drakit.wire.nri.values import (
     NOTHING,
     Adjustment,
@@ -59,7 +54,7 @@ class Enforcer:
         self._driver = driver
         self._prepared_claims = prepared_claims
         self._tracker = ContainerTracker()
-        self._resolver = ClaimResolver(driver, prepared_claims, trust_cdi=trust_cdi)
+        self._resolver = ClaimResolver(driver, prepared_claims, trust_cdi)
         self._owners = ClaimOwners(driver, prepared_claims, self._tracker, self._resolver)
         self._calculator = ResourceCalculator(driver, prepared_claims, self._resolver, self._owners)
         self._outdated: set[str] = set()
@@ -90,15 +85,8 @@ class Enforcer:
         self._resolver.confirm(claim_uid, pod_uid)
         self._mark_users_outdated([claim_uid])
 
-    def synchronize(
-        self, pods: Iterable[PodSandbox], containers: Iterable[NriContainer]
-    ) -> list[ContainerUpdate]:
-        """Replace everything with the runtime's pods and containers; returns the needed updates."""
-        self.replace_all(pods, containers)
-        return self.collect_updates()
-
     def replace_all(self, pods: Iterable[PodSandbox], containers: Iterable[NriContainer]) -> None:
-        """The first half of :meth:`synchronize`: track what exists, compute nothing yet."""
+        """Replace everything with the runtime's pods and containers; computes nothing yet."""
         self._tracker.clear()
         self._owners.clear()
         for pod in pods:
@@ -234,10 +222,6 @@ class Enforcer:
                 self.containers[container_id].last_sent = None
                 self._outdated.add(container_id)
 
-    def note_kernel_cpuset(self, container_id: str, cpus: str, mems: str) -> None:
-        """Record the CPUs and memory nodes that the kernel has for a container."""
-        self.containers[container_id].note_sent(Resources(cpus=cpus, mems=mems))
-
     def last_sent(self, container_id: str) -> Resources | None:
         """The resources that were last sent for a container; None if unknown."""
         container = self.containers.get(container_id)
@@ -246,7 +230,7 @@ class Enforcer:
     def last_sent_cpus(self, container_id: str) -> CpuSet | None:
         """The CPUs that were last sent for a container; None if unknown."""
         sent = self.last_sent(container_id)
-        return None if sent is None else parse_cpus(sent.cpus)
+        return None if sent is None else parse_list(sent.cpus) or CpuSet()
 
     def note_conflicts(self) -> None:
         """Record and log conflicts of the containers whose desired resources may have changed."""

@@ -25,19 +25,14 @@ from drakit.kit.claims.checkpoint import Checkpoint
 from drakit.kit.claims.resource_claims import ClaimSource
 from drakit.kit.config.options import HostOptions
 from drakit.kit.driver import Driver, PreparedClaim, RejectedError
-from drakit.kit.runtime.claim_owners import exclusive_cpus
-from drakit.kit.runtime.claim_usage import ClaimUsage
-from drakit.kit.runtime.confinement import ConfinementReport, find_confined
-from drakit.kit.runtime.drift import DriftRepair, read_cpusets
+from drakit.kit.runtime.claim_usage import ClaimUsage, ReservationChecker
+from drakit.kit.runtime.container_claims import exclusive_cpus
+from drakit.kit.runtime.drift import ConfinementReport, DriftRepair, find_confined, read_cpusets
 from drakit.kit.runtime.enforcer import Enforcer
-from drakit.kit.runtime.event_metrics import measured
-from drakit.kit.runtime.eviction import Evictor
-from drakit.kit.runtime.reservations import ReservationChecker
-from drakit.kit.runtime.status import RuntimeStatus
-from drakit.kit.runtime.updates import Pusher
+from drakit.kit.runtime.status import RuntimeStatus, measured
+from drakit.kit.runtime.updates import Evictor, Pusher
 from drakit.kit.telemetry.metrics import Gauge, HostMetrics
-from drakit.wire.nri.handler import Disconnect, Handler, RuntimeInfo
-from drakit.wire.nri.options import PluginOptions
+from drakit.wire.nri.handler import Disconnect, Handler, PluginOptions, RuntimeInfo
 from drakit.wire.nri.plugin import NriPlugin
 from drakit.wire.nri.values import Adjustment, ContainerUpdate, NriContainer, PodSandbox, Resources
 

@@ -1,15 +1,21 @@
-"""Pods and containers of the runtime, with the resources that were last sent for each container."""
+"""Pods and containers of the runtime, with the resources that the kubelet requested and those last sent."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Final
+
+import msgspec
 
 from drakit.cgroups.paths import relative_path
+from drakit.cgroups.values import parse_list
 from drakit.core.cpuset import CpuSet
 from drakit.kit.claims.cdi_names import NO_REFERENCES, ClaimReferences
 from drakit.wire.nri.values import NOTHING, NriContainer, PodSandbox, Resources
+
+WANTED_ANNOTATION: Final = "drakit.dev/wanted"
 
 
 @dataclass(slots=True)
@@ -47,7 +53,7 @@ class TrackedContainer:
     @property
     def cpus(self) -> CpuSet:
         """:attr:`cpu_list` as a set; empty if it is invalid."""
-        return parse_cpus(self.cpu_list)
+        return parse_list(self.cpu_list) or CpuSet()
 
     @property
     def references_claims(self) -> bool:
@@ -148,12 +154,49 @@ class ContainerTracker:
     def cpus_without_claims(self) -> CpuSet:
         """CPUs of the containers that refer to no claim."""
         lists = {each.cpu_list for each in self._containers.values() if not each.references_claims}
-        return CpuSet.union(map(parse_cpus, lists))
+        return CpuSet.union(parse_list(each) or CpuSet() for each in lists)
 
 
-def parse_cpus(text: str) -> CpuSet:
-    """A CPU list as reported by the runtime; empty if it is invalid."""
+class _LimitChange(msgspec.Struct, frozen=True):
+    """How the driver changed the kubelet's limits at creation, stored in an annotation of the container.
+
+    The runtime reports a container with its current limits; after a restart the driver could not separate
+    the kubelet's part from its own. The annotation is trusted only if the pod does not have it: CRI-O copies
+    a pod's annotations to its containers, so there a pod could forge it.
+    """
+
+    memory_added: int = 0
+    """A difference: the kubelet may change the limit of a running container."""
+    hugepages: dict[str, int] = {}
+    """The kubelet's limits of the changed sizes; it cannot change them later."""
+
+
+def annotation_for(ours: Resources, kubelets: Resources) -> dict[str, str]:
+    """The annotation for a container that gets *ours* where the kubelet requested *kubelets*."""
+    added = 0 if ours.memory_limit is None else ours.memory_limit - (kubelets.memory_limit or 0)
+    hugepages = {size: kubelets.hugepage_limits.get(size, 0) for size in ours.hugepage_limits}
+    change = _LimitChange(memory_added=added, hugepages=hugepages)
+    if change == _LimitChange():
+        return {}
+    return {WANTED_ANNOTATION: msgspec.json.encode(change).decode()}
+
+
+def kubelet_limits(reported: NriContainer, pod: PodSandbox | None) -> Resources:
+    """The kubelet's limits of an existing container, as far as they can be known.
+
+    If the pod is unknown or has the annotation itself, it may be forged. Then memory and hugepage limits
+    count as not requested: a forged annotation never increases what a claim adds.
+    """
+    text = reported.annotations.get(WANTED_ANNOTATION)
+    if text is None:
+        return reported.resources
+    if pod is None or WANTED_ANNOTATION in pod.annotations:
+        return msgspec.structs.replace(reported.resources, memory_limit=None, hugepage_limits={})
     try:
-        return CpuSet.parse(text)
-    except ValueError:
-        return CpuSet()
+        change = msgspec.json.decode(text, type=_LimitChange)
+    except msgspec.MsgspecError:
+        return reported.resources
+    limit = reported.resources.memory_limit
+    if limit is not None and 0 < change.memory_added < limit:
+        limit -= change.memory_added
+    return Resources(memory_limit=limit, hugepage_limits=change.hugepages).over(reported.resources)

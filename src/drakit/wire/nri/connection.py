@@ -22,9 +22,15 @@ from drakit.wire.nri.events import (
     Synchronize,
     decode_call,
 )
-from drakit.wire.nri.handler import Cause, ContainerRejectedError, Disconnect, Handler, RuntimeInfo
+from drakit.wire.nri.handler import (
+    Cause,
+    ContainerRejectedError,
+    Disconnect,
+    Handler,
+    PluginOptions,
+    RuntimeInfo,
+)
 from drakit.wire.nri.mux import PLUGIN_SERVICE, RUNTIME_SERVICE
-from drakit.wire.nri.options import PluginOptions
 from drakit.wire.nri.session import Code, RpcRequest, Session, StatusError
 from drakit.wire.nri.transport import Transport
 from drakit.wire.nri.values import (
@@ -33,7 +39,7 @@ from drakit.wire.nri.values import (
     NriContainer,
     PodSandbox,
     adjustment_to,
-    updates_to,
+    update_to,
 )
 from drakit.wire.nri.versions import capabilities_of
 
@@ -164,7 +170,7 @@ class RuntimeConnection:
         try:
             updates = await self._handle("Synchronize", lambda: self._handler.synchronize(pods, containers))
             check_updates(updates)
-            answer = nri_pb2.SynchronizeResponse(update=updates_to(updates)).SerializeToString()
+            answer = nri_pb2.SynchronizeResponse(update=map(update_to, updates)).SerializeToString()
         except BaseException as error:
             # NRI up to 0.6.1 keeps the connection but never sends an event again: disconnect.
             if not self.failed.done() and not self.transport.closed.done():
@@ -187,7 +193,7 @@ class RuntimeConnection:
             check_updates(answer.updates, call.container.id if call.container else "")
             return adjustment_to(answer).SerializeToString()
         check_updates(answer)
-        return row.response(update=updates_to(answer)).SerializeToString()
+        return row.response(update=map(update_to, answer)).SerializeToString()
 
     async def _handle(self, method: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run the handler's coroutine in the handler loop and return its result here."""

@@ -43,8 +43,6 @@ class EventRow(NamedTuple):
     """One event: its RPC, the handler method it calls, and the response that carries changes."""
 
     event: Event
-    method: str
-    """The RPC from NRI 0.12 on; earlier, events without a response arrive as ``StateChange``."""
     request: type[Message] | None
     """None: the call is answered with an empty message and not decoded."""
     handler: str = ""
@@ -52,6 +50,11 @@ class EventRow(NamedTuple):
     response: type[Message] | None = None
     """Carries an adjustment or updates; None: the event can be rejected at most."""
     since: NriVersion = NriVersion(0, 2)
+
+    @property
+    def method(self) -> str:
+        """The RPC from NRI 0.12 on; earlier, events without a response arrive as ``StateChange``."""
+        return self.event.name.title().replace("_", "")
 
     @property
     def notifies_only(self) -> bool:
@@ -64,40 +67,26 @@ _0_10: Final = NriVersion(0, 10)
 EVENTS: Final = {
     row.event: row
     for row in (
-        EventRow(Event.RUN_POD_SANDBOX, "RunPodSandbox", _POD, "pod_started"),
-        EventRow(Event.STOP_POD_SANDBOX, "StopPodSandbox", _POD, "pod_stopped"),
-        EventRow(Event.REMOVE_POD_SANDBOX, "RemovePodSandbox", _POD, "pod_removed"),
+        EventRow(Event.RUN_POD_SANDBOX, _POD, "pod_started"),
+        EventRow(Event.STOP_POD_SANDBOX, _POD, "pod_stopped"),
+        EventRow(Event.REMOVE_POD_SANDBOX, _POD, "pod_removed"),
         EventRow(
-            Event.CREATE_CONTAINER,
-            "CreateContainer",
-            nri_pb2.CreateContainerRequest,
-            "create",
-            nri_pb2.CreateContainerResponse,
+            Event.CREATE_CONTAINER, nri_pb2.CreateContainerRequest, "create", nri_pb2.CreateContainerResponse
         ),
-        EventRow(Event.POST_CREATE_CONTAINER, "PostCreateContainer", _CONTAINER),
-        EventRow(Event.START_CONTAINER, "StartContainer", _CONTAINER, "starting"),
-        EventRow(Event.POST_START_CONTAINER, "PostStartContainer", _CONTAINER, "started"),
+        EventRow(Event.POST_CREATE_CONTAINER, _CONTAINER),
+        EventRow(Event.START_CONTAINER, _CONTAINER, "starting"),
+        EventRow(Event.POST_START_CONTAINER, _CONTAINER, "started"),
         EventRow(
-            Event.UPDATE_CONTAINER,
-            "UpdateContainer",
-            nri_pb2.UpdateContainerRequest,
-            "update",
-            nri_pb2.UpdateContainerResponse,
+            Event.UPDATE_CONTAINER, nri_pb2.UpdateContainerRequest, "update", nri_pb2.UpdateContainerResponse
         ),
-        EventRow(Event.POST_UPDATE_CONTAINER, "PostUpdateContainer", _CONTAINER),
-        EventRow(
-            Event.STOP_CONTAINER,
-            "StopContainer",
-            nri_pb2.StopContainerRequest,
-            "stop",
-            nri_pb2.StopContainerResponse,
-        ),
-        EventRow(Event.REMOVE_CONTAINER, "RemoveContainer", _CONTAINER, "removed"),
-        EventRow(Event.UPDATE_POD_SANDBOX, "UpdatePodSandbox", _POD, since=_0_10),
-        EventRow(Event.POST_UPDATE_POD_SANDBOX, "PostUpdatePodSandbox", _POD, since=_0_10),
+        EventRow(Event.POST_UPDATE_CONTAINER, _CONTAINER),
+        EventRow(Event.STOP_CONTAINER, nri_pb2.StopContainerRequest, "stop", nri_pb2.StopContainerResponse),
+        EventRow(Event.REMOVE_CONTAINER, _CONTAINER, "removed"),
+        EventRow(Event.UPDATE_POD_SANDBOX, _POD, since=_0_10),
+        EventRow(Event.POST_UPDATE_POD_SANDBOX, _POD, since=_0_10),
         # Never subscribed to. Should a runtime call it anyway, an empty answer accepts the adjustment;
         # "unimplemented" would make the runtime reject every container of the node.
-        EventRow(Event.VALIDATE_CONTAINER_ADJUSTMENT, "ValidateContainerAdjustment", None, since=_0_10),
+        EventRow(Event.VALIDATE_CONTAINER_ADJUSTMENT, None, since=_0_10),
     )
 }
 EVENTS_BY_METHOD: Final = {row.method: row for row in EVENTS.values()}

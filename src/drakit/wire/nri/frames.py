@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 REQUEST: Final = 0x01
 RESPONSE: Final = 0x02
-DATA: Final = 0x03
 
 HEADER: Final = struct.Struct(">IIBB")
 
@@ -37,15 +36,11 @@ class Frame(NamedTuple):
 class MessageTooLongError(ValueError):
     """A message longer than the peer accepts; it was not sent."""
 
-    def __init__(self, length: int, limit: int) -> None:
-        super().__init__(f"message of {length} bytes is longer than ttrpc allows ({limit} bytes)")
-        self.length = length
-
 
 def encode_frame(stream: int, kind: int, data: bytes, limit: int = LONGEST_SENT) -> bytes:
     """The bytes of one frame. Raises :class:`MessageTooLongError` beyond what peers accept."""
     if len(data) > limit:
-        raise MessageTooLongError(len(data), limit)
+        raise MessageTooLongError(f"message of {len(data)} bytes is longer than ttrpc allows ({limit} bytes)")
     return HEADER.pack(len(data), stream, kind, 0) + data
 
 

@@ -24,11 +24,10 @@ from drakit.core.log import get_logger
 from drakit.wire.nri import nri_pb2
 from drakit.wire.nri.connection import RuntimeConnection, check_updates, handling_an_event
 from drakit.wire.nri.events import RUNTIME_SERVICE_NAME
-from drakit.wire.nri.handler import Cause, Disconnect, Handler, RuntimeInfo
-from drakit.wire.nri.options import PluginOptions
+from drakit.wire.nri.handler import Cause, Disconnect, Handler, PluginOptions, RuntimeInfo
 from drakit.wire.nri.session import StatusError
 from drakit.wire.nri.transport import Transport
-from drakit.wire.nri.values import NOTHING, ContainerUpdate, updates_to
+from drakit.wire.nri.values import NOTHING, ContainerUpdate, update_to
 
 log = get_logger(__name__)
 
@@ -235,7 +234,7 @@ async def _push(transport: Transport, updates: Sequence[ContainerUpdate]) -> dic
         if update.resources == NOTHING:
             continue
         # One container per call: for several the runtime does not report which one failed.
-        request = nri_pb2.UpdateContainersRequest(update=updates_to([update]))
+        request = nri_pb2.UpdateContainersRequest(update=[update_to(update)])
         payload = request.SerializeToString()
         try:
             answer = await transport.call(RUNTIME_SERVICE_NAME, "UpdateContainers", payload, _PUSH_TIMEOUT)

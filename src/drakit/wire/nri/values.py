@@ -7,7 +7,7 @@ two seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import IntEnum
 from sys import intern
 from typing import Final
@@ -216,17 +216,13 @@ _STATES: Final = {int(state): state for state in State}
 
 def resources_to(value: Resources) -> nri_pb2.LinuxResources:
     """Encode limits; fields that are not set are absent."""
-    message = nri_pb2.LinuxResources(
-        hugepage_limits=[
-            nri_pb2.HugepageLimit(page_size=size, limit=limit)
-            for size, limit in sorted(value.hugepage_limits.items())
-        ],
-        unified=value.unified,
-    )
-    if value.cpus:
-        message.cpu.cpus = value.cpus
-    if value.mems:
-        message.cpu.mems = value.mems
+    pages = [
+        nri_pb2.HugepageLimit(page_size=size, limit=limit)
+        for size, limit in sorted(value.hugepage_limits.items())
+    ]
+    message = nri_pb2.LinuxResources(hugepage_limits=pages, unified=value.unified)
+    if value.cpus or value.mems:
+        message.cpu.cpus, message.cpu.mems = value.cpus, value.mems
     for number, field in (
         (value.shares, message.cpu.shares),
         (value.quota, message.cpu.quota),
@@ -278,11 +274,6 @@ def update_to(value: ContainerUpdate) -> nri_pb2.ContainerUpdate:
     )
 
 
-def updates_to(values: Iterable[ContainerUpdate]) -> list[nri_pb2.ContainerUpdate]:
-    """Encode requested changes."""
-    return [update_to(each) for each in values]
-
-
 def adjustment_to(value: Adjustment) -> nri_pb2.CreateContainerResponse:
     """Encode the answer to a create."""
     adjust = nri_pb2.ContainerAdjustment(
@@ -292,4 +283,4 @@ def adjustment_to(value: Adjustment) -> nri_pb2.CreateContainerResponse:
     )
     if value.resources != NOTHING:
         adjust.linux.resources.CopyFrom(resources_to(value.resources))
-    return nri_pb2.CreateContainerResponse(adjust=adjust, update=updates_to(value.updates))
+    return nri_pb2.CreateContainerResponse(adjust=adjust, update=map(update_to, value.updates))

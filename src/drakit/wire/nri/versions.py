@@ -107,21 +107,6 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the resources reported in Synchronize include earlier updates. CRI-O keeps updates in
     memory only: after its restart it reports what containers were created with."""
 
-    @classmethod
-    def of(
-        cls,
-        version: NriVersion,
-        *,
-        reports_cdi_devices: bool = False,
-        reports_current_resources: bool = False,
-    ) -> Features:
-        """The features that the NRI *version* implies, and the others as given."""
-        return cls(
-            unsolicited_updates=version >= (0, 12, 1),
-            reports_cdi_devices=reports_cdi_devices,
-            reports_current_resources=reports_current_resources,
-        )
-
 
 def capabilities_of(runtime: str, release: str, declared: str = "") -> tuple[NriVersion, Features]:
     """The NRI version and the features of a runtime, from the names and versions it reports.
@@ -131,8 +116,8 @@ def capabilities_of(runtime: str, release: str, declared: str = "") -> tuple[Nri
     """
     version = infer_version(runtime, release, declared)
     row, entry = _row(runtime, release), RUNTIMES.get(runtime.lower())
-    features = Features.of(
-        version,
+    features = Features(
+        unsolicited_updates=version >= (0, 12, 1),
         reports_cdi_devices=row is not None and row.reports_cdi_devices,
         reports_current_resources=entry is not None and entry.reports_current_resources,
     )

@@ -8,7 +8,7 @@ import pytest
 
 from drakit.core.cpuset import CpuSet
 from drakit.kit.driver import PreparedClaim, PreparedClaims, PreparedDevice
-from drakit.kit.runtime.claim_owners import exclusive_cpus, holds
+from drakit.kit.runtime.container_claims import exclusive_cpus, holds
 from drakit.kit.runtime.enforcer import Enforcer
 from drakit.wire.nri.values import NriContainer, Resources, State
 from tests.kit.runtime.test_enforcer import KIND, Pinner, pod
