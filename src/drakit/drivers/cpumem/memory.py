@@ -61,8 +61,6 @@ class MemoryResource(AmountResource):
         sizes = {p.size_bytes for node in self.cpus.machine.numa_nodes for p in node.hugepages}
         return (MEMORY, *map(hugepages, sorted(sizes)))
 
-    # -- offer -----------------------------------------------------------------------------------
-
     @cached_property
     def reserved(self) -> Mapping[int, Mapping[CapacityKind, int]]:
         """Bytes reserved for the system on each NUMA node."""
@@ -152,8 +150,6 @@ class MemoryResource(AmountResource):
         waits = self.config.hugepage_binding and not growing.isdisjoint(device.amounts)
         return (PAGES_READY, PAGES_UNAVAILABLE) if waits else None
 
-    # -- assign ----------------------------------------------------------------------------------
-
     def assign(
         self,
         requests: Sequence[AllocatedAmounts],
@@ -178,8 +174,6 @@ class MemoryResource(AmountResource):
     def _memory_nodes(self) -> CpuSet:
         """Nodes with memory: the kernel rejects others in ``cpuset.mems``."""
         return CpuSet(node.id for node in self.cpus.machine.numa_nodes if node.memory_bytes)
-
-    # -- enforce ---------------------------------------------------------------------------------
 
     def enforce(self, container: ContainerView, prepared_claims: PreparedClaims) -> DesiredResources:
         """NUMA nodes, limits and protection. Raises :class:`RejectedError` if the memory is gone."""

@@ -49,9 +49,6 @@ def _note(subject: str, note: str, remedy: str) -> CheckResult:
     return CheckResult(subject, "", note=note, remedy=remedy)
 
 
-# -- cgroups and kernel ------------------------------------------------------------------------------
-
-
 def filesystem_magic(path: str) -> int | None:
     """The type of the file system at *path* (``statfs``); None if it does not exist."""
     import ctypes
@@ -172,9 +169,6 @@ def about_hugepages(config: CpuMemConfig, machine: Machine) -> Iterator[CheckRes
                     f"mount the host's {directory} writable into the driver's container (the chart "
                     f"does so if hugepagePools or hugepageGrowth is set)",
                 )
-
-
-# -- the kubelet ---------------------------------------------------------------------------------------
 
 
 def about_kubelet(config: CpuMemConfig, files: KubeletFiles) -> Iterator[CheckResult]:

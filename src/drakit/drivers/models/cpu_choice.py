@@ -44,8 +44,6 @@ from drakit.drivers.models.cpu_topology import (
 )
 from drakit.kit.driver import RejectedError
 
-# -- the order of preference as one integer ------------------------------------------------------
-
 _DIGIT: Final = 18
 """Bits of each criterion: more than any sum of CPU counts needs (``cpuset.MAX_CPU``)."""
 _COUNT: Final = 8
@@ -72,9 +70,6 @@ def _spread(free: int, threads: int) -> list[tuple[int, int]]:
 
 def _whole(free: int, threads: int) -> list[tuple[int, int]]:
     return [(threads, 0)] if free == threads else []
-
-
-# -- cores of one leaf: equal cores are interchangeable, so the results are few and cached ------
 
 
 def _core_sizes(counts: int) -> Iterable[tuple[int, int, int]]:
@@ -135,9 +130,6 @@ def _pick(leaf: TopologyLeaf, free: int, picks: _Picks | None) -> int:
             chosen |= core & -core
             core &= core - 1
     return chosen
-
-
-# -- the walk over the tree ----------------------------------------------------------------------
 
 
 class _Trail(NamedTuple):
@@ -257,8 +249,6 @@ def _keep(states: _States, total: int, cost: int, trail: _Trail | None) -> None:
         states[total] = (cost, trail)
 
 
-# -- interface -----------------------------------------------------------------------------------
-
 _ORDER: Final = (TopologyLevel.NUMA, TopologyLevel.SOCKET, TopologyLevel.LLC)
 _ORDER_SAME_L3: Final = (TopologyLevel.LLC, TopologyLevel.NUMA, TopologyLevel.SOCKET)
 
@@ -310,9 +300,6 @@ def _in_one_cache(topology: CpuTopology, usable: int, count: int, rule: CoreRule
     return found
 
 
-# -- whole cores ---------------------------------------------------------------------------------
-
-
 def _entirely_free(topology: CpuTopology, usable: int) -> list[int]:
     return [core for core in topology.cores if usable & core == core]
 
@@ -331,9 +318,6 @@ def _rounded_up(topology: CpuTopology, usable: int, count: int) -> int:
             reason="policy",
         )
     return count + lowest(enough) - 1
-
-
-# -- evenly over NUMA nodes ----------------------------------------------------------------------
 
 
 def _distributed(topology: CpuTopology, usable: int, count: int, rule: CoreRule) -> int:

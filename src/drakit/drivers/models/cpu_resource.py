@@ -83,8 +83,6 @@ class CpuResource(GroupedResource):
             return DesiredResources()
         return container_cpus(self.cpus, container, prepared_claims, self.binds_memory)
 
-    # -- assign ----------------------------------------------------------------------------------
-
     def assign(
         self,
         requests: Sequence[AllocatedAmounts],

@@ -77,8 +77,6 @@ class GroupedDriver:
     def _amounts(self, group: ResourceGroup) -> dict[CapacityKind, int]:
         return {k: n for each in self.resources for k, n in each.amounts(group).items()}
 
-    # -- offer -----------------------------------------------------------------------------------
-
     def offer(self) -> Offer:
         """The devices, and how much of each NUMA node all claims together may get."""
         limits = {each.key: each.offered for each in self.node_amounts}
@@ -119,8 +117,6 @@ class GroupedDriver:
         if device.group.socket is not None:
             attributes[f"{self.name}/socketID"] = int_attribute(device.group.socket)
         return attributes
-
-    # -- assign ----------------------------------------------------------------------------------
 
     def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
         """What each resource chooses for the amounts that the scheduler allocated."""
@@ -175,16 +171,12 @@ class GroupedDriver:
             reason="unknown-device",
         )
 
-    # -- enforce ---------------------------------------------------------------------------------
-
     def enforce(self, container: ContainerView, prepared_claims: PreparedClaims) -> DesiredResources:
         """What each resource demands of the container; a later resource overrides an earlier one."""
         for use in container.uses:
             check_owner(container, use)
         desired = (each.enforce(container, prepared_claims) for each in self.resources)
         return reduce(_combined, desired, DesiredResources())
-
-    # -- node driver -----------------------------------------------------------------------------
 
     @property
     def memory_policy(self) -> MemoryQosPolicy:

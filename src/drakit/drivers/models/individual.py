@@ -74,8 +74,6 @@ class IndividualCpus:
         """CPUs by state."""
         return self.cpus.gauges(prepared_claims)
 
-    # -- offer -----------------------------------------------------------------------------------
-
     def offer(self) -> Offer:
         """Every offered CPU; CPUs that went offline are tainted and unhealthy."""
         machine = self.cpus.machine
@@ -133,8 +131,6 @@ class IndividualCpus:
             "dra.cpu/smtEnabled": bool_attribute(self.cpus.machine.smt_active),
             **numa_attributes(node_id(cpu)),
         }
-
-    # -- assign ----------------------------------------------------------------------------------
 
     def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
         """Exactly the CPUs that the scheduler chose."""
@@ -199,8 +195,6 @@ class IndividualCpus:
                 f"driver cannot choose others",
                 reason="policy",
             )
-
-    # -- enforce ---------------------------------------------------------------------------------
 
     def enforce(self, container: ContainerView, prepared_claims: PreparedClaims) -> DesiredResources:
         """Claimed CPUs for containers with claims, the shared pool for all others."""

@@ -100,9 +100,6 @@ def _owners(prepared_claims: PreparedClaims, pods: Iterable[ObservedPod]) -> dic
     return found
 
 
-# -- containers --------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class _Containers:
     """Verdicts of containers."""
@@ -240,9 +237,6 @@ def _protection(policy: MemoryQosPolicy, file: str, wanted: str, found: str | No
 def _at_least(file: str, wanted: str, found: str | None) -> Check:
     enough = amount(found) >= int(wanted) // PAGE_SIZE * PAGE_SIZE  # the kernel keeps whole pages
     return Check(file, "at least", wanted, found, enough)
-
-
-# -- pods and above ------------------------------------------------------------------------------------
 
 
 def _tree_verdicts(

@@ -185,9 +185,6 @@ def _over(below: object, above: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in both.items() if value is not None}
 
 
-# -- files ------------------------------------------------------------------------------------------
-
-
 def _entries(directory: str) -> list[tuple[str, bool]]:
     """The paths in a directory, sorted as bytes, and whether they are directories."""
     try:

@@ -97,9 +97,6 @@ def _bytes(text: str, total: int) -> int:
         return 0
 
 
-# -- reading ----------------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class OwnershipReader:
     """Reads the kubelet's configuration again whenever its files change.

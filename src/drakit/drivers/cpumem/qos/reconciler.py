@@ -84,8 +84,6 @@ class QosReconciler(Reconciler):
         for left in self._writer.restore():
             log.warning("cannot restore cgroup file", file=left)
 
-    # -- pods as the planner needs them ----------------------------------------------------------
-
     def _note_pods(self, pods: Sequence[PodView]) -> None:
         uids = frozenset(pod.uid for pod in pods)
         if uids != self._pods:
@@ -146,8 +144,6 @@ class QosReconciler(Reconciler):
             if 0 < found < 1 << 62 and not ours:  # ours: set by the driver, and its record was lost
                 classic[size] = int(found)
         return classic
-
-    # -- metrics ---------------------------------------------------------------------------------
 
     def gauges(self) -> Iterable[Gauge]:
         """Protected and used memory, throttling, and writes of our files."""
