@@ -65,8 +65,10 @@ def _memory_only() -> DeviceClass:
 
 
 def _class(name: str, condition: str) -> DeviceClass:
-    expression = f'device.driver == "{DRIVER}" && {condition}'
-    return DeviceClass(
-        metadata=ObjectMeta(name=name),
-        spec=DeviceClassSpec(selectors=(DeviceSelector(cel=CelSelector(expression=expression)),)),
-    )
+    return device_class(name, f'device.driver == "{DRIVER}" && {condition}')
+
+
+def device_class(name: str, expression: str) -> DeviceClass:
+    """A DeviceClass that selects devices by a CEL *expression*."""
+    selectors = (DeviceSelector(cel=CelSelector(expression=expression)),)
+    return DeviceClass(metadata=ObjectMeta(name=name), spec=DeviceClassSpec(selectors=selectors))

@@ -15,12 +15,11 @@ A claim's :class:`~drakit.drivers.models.cpu_policy.CpuPolicy` changes the order
 cores, then fewest threads of these cores that are not free. ``wholeCores`` and ``distribute`` restrict
 the CPUs considered and keep the order.
 
-Algorithm: nodes, sockets and caches are nested into a tree (:mod:`~drakit.drivers.models.cpu_topology`).
-Every criterion is a sum over the parts used and the cores taken from, so the whole order is one integer
-with the criteria as digits. The best choice is the cheapest way to collect ``n`` CPUs on one walk over
-the tree: a knapsack whose only state is the number collected so far. It is exact for every machine and
-takes at most (CPUs of the group) x n steps, usually far fewer: the number of nodes needed is known in
-advance, and paths that need more are not followed.
+Nodes, sockets and caches are nested into a tree (:mod:`~drakit.drivers.models.cpu_topology`). Every
+criterion is a sum over the parts used and the cores taken from, so the whole order is one integer with the
+criteria as digits, and the best choice is the cheapest way to collect ``n`` CPUs on one walk over the tree: a
+knapsack whose only state is the number collected so far. It is exact and takes at most (CPUs of the group)
+x n steps, usually far fewer: paths that need more nodes than necessary are not followed.
 """
 
 from __future__ import annotations
@@ -95,7 +94,10 @@ class _Picks(NamedTuple):
 
 @lru_cache(maxsize=128)
 def _ways(counts: int, most: int, rule: CoreRule) -> list[tuple[int, _Picks | None] | None]:
-    """For 0, 1, … *most* CPUs of a leaf's cores: the least cost, and the picks."""
+    """For 0, 1, … *most* CPUs of a leaf's cores: the least cost, and the picks.
+
+    Equal cores are interchangeable, so the results are few and cached.
+    """
     best: list[tuple[int, _Picks | None] | None] = [(0, None)] + [None] * most
     for threads, free, count in _core_sizes(counts):
         options = [(take, cost) for take, cost in rule(free, threads) if take <= most]

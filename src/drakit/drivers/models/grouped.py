@@ -85,8 +85,7 @@ class GroupedDriver:
     def _published(self, device: GroupDevice) -> Device:
         attributes = self.attributes(device)
         attributes |= pcie_roots(self.cpus, device.group.cpus, len(attributes))
-        conditions = [each.binding_conditions(device) for each in self.resources]
-        binding = [condition for condition in conditions if condition is not None]
+        binding = [pair for each in self.resources if (pair := each.binding_conditions(device))]
         mapped = self.cpus.config.publish_node_allocatable_resource_mapping
         return Device(
             name=device.name,
@@ -104,11 +103,7 @@ class GroupedDriver:
         )
 
     def attributes(self, device: GroupDevice) -> dict[str, Attribute]:
-        """Attributes to select and match by.
-
-        All except location are on every device: a selector that reads an attribute which a device
-        does not have fails, and with it the allocation.
-        """
+        """Attributes to select by, all except location on every device: a selector of a missing one fails."""
         attributes: dict[str, Attribute] = {}
         for resource in self.resources:
             attributes |= resource.attributes(device)
@@ -160,10 +155,10 @@ class GroupedDriver:
         return request
 
     def _device(self, claim: Claim, allocated: AllocatedDevice) -> GroupDevice:
-        for device in self.devices:
-            if device.name == allocated.device:
-                return device
-        known = ", ".join(device.name for device in self.devices) or "none"
+        found = {device.name: device for device in self.devices}
+        if allocated.device in found:
+            return found[allocated.device]
+        known = ", ".join(found) or "none"
         raise RejectedError(
             f"this node has no device {allocated.device}, which was allocated to {claim} (it has: "
             f"{known}); if the driver's configuration has changed, delete the pod and the claim so "

@@ -1,15 +1,10 @@
 """Writer of planned cgroup files: restores original values and limits conflicts with other writers.
 
 The original value of every file is recorded on disk before the first write, and restored when the plan
-no longer contains the file, or at uninstall. Three things can undo a value:
-
-* systemd and the kubelet, which write a slice's defaults (0, or ``max``) when pods come and go, and
-  systemd also on daemon-reload. That is expected after such a change, and in a slice at any time; the
-  value is set again at once.
-* A hugetlb limit of 0, from the kubelet's partial updates; also set again at once.
-* Any other writer. Such a *foreign write* is counted, and repaired with growing delays at most
-  :attr:`RepairLimits.repairs` times. Then it is reported and left alone until the value is correct
-  again, because two daemons that overwrite each other harm the workload.
+no longer contains the file, or at uninstall. A value is set again at once where systemd or the kubelet reset
+it: to a slice's defaults when pods come and go and on daemon-reload, or a hugetlb limit to 0. Any other write
+is a *foreign write*: it is repaired with growing delays at most :attr:`RepairLimits.repairs` times, then
+reported and left alone, because two daemons that overwrite each other harm the workload.
 
 Protection is raised from the top down and lowered from the bottom up, because it is worth no more
 than that of the weakest ancestor.
