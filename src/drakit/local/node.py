@@ -196,8 +196,7 @@ class LocalNode:
     async def take(self, claims: Sequence[ResourceClaim]) -> tuple[Taken, ...]:
         """Give *claims* to the calling process and its children, all of them or none.
 
-        Raises :class:`DoesNotFitError`, ``RejectedError`` (from the driver) or ``FatalError`` (an invalid
-        claim).
+        Raises :class:`DoesNotFitError`, ``RejectedError`` (driver) or ``FatalError`` (invalid claim).
         """
         self.checkpoint.load()
         async with self.checkpoint.transaction() as transaction:

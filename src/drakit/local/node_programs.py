@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
-from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.driver import cpu_driver
 from drakit.drivers.cpu.program import program as cpu_program
 from drakit.drivers.cpumem import preflight
@@ -43,10 +42,6 @@ def current_cpumem_driver(
     """Return the driver of CPUs, memory and hugepages for the machine and the claims of now."""
     claims = read_checkpoint(config.checkpoint_dir(CPUMEM)).entries if with_claims else ()
     return read_driver(config, claims, kubelet_config)
-
-
-def _cpu_driver(config: CpuConfig, _kubelet_config: str | None) -> NodeDriver:
-    return cpu_driver(config, discover(config.sysfs_root))
 
 
 def _cpu_checks(config: CpuSettings, kubelet_config: str | None) -> Iterator[CheckResult]:
@@ -86,6 +81,8 @@ def _cpu_checks(config: CpuSettings, kubelet_config: str | None) -> Iterator[Che
 
 
 NODE_PROGRAMS: Final = {
-    "cpu": NodeProgram(cpu_program(), _cpu_driver, _cpu_checks),
+    "cpu": NodeProgram(
+        cpu_program(), lambda config, _: cpu_driver(config, discover(config.sysfs_root)), _cpu_checks
+    ),
     "cpumem": NodeProgram(cpumem_program(), current_cpumem_driver, preflight.findings),
 }

@@ -137,10 +137,7 @@ class MemoryResource(AmountResource):
         return "none"
 
     def binding_conditions(self, device: GroupDevice) -> tuple[str, str] | None:
-        """Conditions for devices whose hugepages are added before a pod is bound to the node.
-
-        Derived from the settings, not from what is left to add: devices must not change with claims.
-        """
+        """Conditions for devices that can grow, by the settings: devices must not change with claims."""
         growing = {
             hugepages(size)
             for node in device.group.nodes

@@ -47,10 +47,7 @@ class CpuResource(GroupedResource):
     managed: bool = True
     """Whether this driver confines containers to CPUs; false where another driver does."""
     binds_memory: bool = True
-    """Whether it confines containers to the memory of their CPUs' NUMA nodes (``bindMemory``).
-
-    False where the driver has a resource that does so by what was claimed of memory.
-    """
+    """Whether it implements ``bindMemory``; false where a resource of memory does, by what was claimed."""
 
     @property
     def kinds(self) -> tuple[CapacityKind, ...]:

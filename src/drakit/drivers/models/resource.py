@@ -168,10 +168,7 @@ class GroupedResource(ABC):
         """
 
     def enforce(self, container: ContainerView, prepared_claims: PreparedClaims) -> DesiredResources:
-        """What a container must have of this resource. Nothing, by default.
-
-        Raises :class:`~drakit.kit.driver.RejectedError` if the container must not run.
-        """
+        """What a container must have, if anything. Raises ``RejectedError`` if it must not run."""
         return DesiredResources()
 
     def attributes(self, device: GroupDevice) -> Mapping[str, Attribute]:

@@ -127,9 +127,6 @@ def page_limit_files(size: str) -> tuple[str, str]:
     return (f"hugetlb.{size}.rsvd.max", f"hugetlb.{size}.max")
 
 
-# -- containers -----------------------------------------------------------------------------------
-
-
 def container_values(
     policy: MemoryQosPolicy, qos_class: QosClass, container: ContainerFacts, pod_limit: int | None = None
 ) -> Values:
@@ -195,14 +192,9 @@ def _throttled(
     if qos_class is QosClass.GUARANTEED or (container.bound is None and pod_limit is not None):
         return None
     request = 0 if qos_class is QosClass.BEST_EFFORT else container.request
-    if request is None:
-        return None  # its request may be its limit, and then it must not be throttled
-    if container.bound is None:
-        limit = policy.allocatable
-    elif container.bound == request:
-        return None
-    else:
-        limit = container.bound + memory
+    if request is None or request == container.bound:
+        return None  # an unknown request may be the limit, and then it must not be throttled
+    limit = policy.allocatable if container.bound is None else container.bound + memory
     high = _above(policy, request, limit)
     if high is None or not policy.hugetlb_charged:
         return high
@@ -216,9 +208,6 @@ def _above(policy: MemoryQosPolicy, request: int, limit: int | None) -> int | No
         return None
     high = throttle_at(request, limit, policy.throttling_factor, policy.page_size)
     return high if high > request else None
-
-
-# -- pods and above ---------------------------------------------------------------------------------
 
 
 def plan(policy: MemoryQosPolicy, pods: Iterable[PodFacts]) -> QosPlan:

@@ -72,13 +72,10 @@ class _FileState:
 
     @property
     def original(self) -> str:
-        """The value before the driver's first write.
-
-        A file without record that already has the desired value was set by the driver, and its
-        record was lost.
-        """
+        """The value before the driver's first write."""
         if self.managed is not None:
             return self.managed.before
+        # A file without record that already has the desired value: the record was lost.
         return default_value(self.key.file) if self.now == self.wanted else self.now
 
 
@@ -167,8 +164,6 @@ class CgroupWriter:
         self.apply(QosPlan(), pods_changed=False)
         return [f"{each.key}: {self.counts.problems.get(each.key, '')}" for each in self._record]
 
-    # -- reading ---------------------------------------------------------------------------------
-
     def _states(self, plan: QosPlan) -> Iterator[_FileState]:
         """All files that are planned or recorded, of cgroups that exist."""
         recorded: dict[str, list[str]] = {}
@@ -180,8 +175,7 @@ class CgroupWriter:
                 if cgroup is None:
                     continue
                 for file in dict.fromkeys((*exact, *floors, *recorded.get(path, ()))):
-                    state = self._state(cgroup, FileKey(path, file))
-                    if state is None:
+                    if (state := self._state(cgroup, FileKey(path, file))) is None:
                         continue
                     if file in exact:
                         yield replace(state, wanted=exact[file])
@@ -215,8 +209,6 @@ class CgroupWriter:
 
     def _same(self, file: str, now: str, value: str) -> bool:
         return same_value(file, now, value, self._page_size)
-
-    # -- deciding --------------------------------------------------------------------------------
 
     def _decide(self, state: _FileState, pods_changed: bool) -> _PlannedWrite | None:
         if state.wanted is None:
@@ -262,13 +254,9 @@ class CgroupWriter:
 
     def _end_conflict(self, key: FileKey) -> None:
         conflict = self._conflicts.get(key)
-        if conflict is None:
-            return
-        if conflict.given_up or self._clock() - conflict.last >= self._limits.quiet_period:
+        if conflict and (conflict.given_up or self._clock() - conflict.last >= self._limits.quiet_period):
             log.info("cgroup file has its desired value again", path=key)
             del self._conflicts[key]
-
-    # -- writing ---------------------------------------------------------------------------------
 
     def _write(self, write: _PlannedWrite) -> bool:
         """Write one file; whether nothing remains to be done for it."""
