@@ -265,10 +265,11 @@ class HugepagePools(Reconciler):
                     self._grow(entry, key, 0 if repeated else pages, demands[key])
                 if known is not None:
                     self._resizer.note_served((self._resizer.served | {entry.uid}) & known)
-            except (RejectedError, OSError) as error:
+            except RejectedError:
                 self._undo(before)
-                if isinstance(error, RejectedError):
-                    raise
+                raise
+            except OSError as error:
+                self._undo(before)
                 raise RejectedError(
                     f"{entry}: hugepages cannot be grown: {error}; the driver must be allowed to "
                     f"write to /sys and to its own directory",
