@@ -68,18 +68,14 @@ def local_driver(
 
 
 def driver_for(claims: Iterable[ResourceClaim], classes: Iterable[DeviceClass]) -> str:
-    """Return the driver of the device classes of *claims*. Raises :class:`ClaimDriverError`.
-
-    The driver of one of *classes* is found in its selectors.
-    """
+    """Return the driver of *claims*, for *classes* by their selectors. Raises :class:`ClaimDriverError`."""
     known = {each.metadata.name: each for each in classes}
     found = set()
     for claim in claims:
         for request in claim.spec.devices.requests:
             exact = (request.exactly,) if request.exactly else ()
-            found |= {
-                _driver_of(each.device_class_name, known) for each in (*request.first_available, *exact)
-            }
+            variants = (*request.first_available, *exact)
+            found |= {_driver_of(each.device_class_name, known) for each in variants}
     if found == {CPU_DRIVER, CPUMEM}:
         raise ClaimDriverError(
             f"the claims are of both {CPU_DRIVER} and {CPUMEM}",

@@ -16,23 +16,21 @@ from typing import Final
 
 import msgspec
 
+from drakit.cluster import pod_using
 from drakit.core.objects import (
     AllocatedConfiguration,
     AllocationResult,
-    CelSelector,
     DeviceAllocationResult,
     DeviceClass,
-    DeviceClassSpec,
     DeviceRequestAllocationResult,
-    DeviceSelector,
     ObjectMeta,
     ResourceClaim,
     ResourceClaimStatus,
     ResourceSlice,
 )
-from drakit.core.pods import Node, Pod, PodResourceClaim, PodSpec
+from drakit.core.pods import Node
 from drakit.drivers.cpumem.kinds import DRIVER as CPUMEM
-from drakit.drivers.cpumem.layouts import combined_classes, split_classes
+from drakit.drivers.cpumem.layouts import combined_classes, device_class, split_classes
 from drakit.drivers.models.node_driver import NodeDriver
 from drakit.kit.claims.checkpoint import Checkpoint, Transaction, entry_of
 from drakit.kit.claims.resource_claims import claim_for
@@ -104,9 +102,7 @@ def builtin_classes(driver: str) -> dict[str, DeviceClass]:
     """The DeviceClasses that the driver's Helm chart installs."""
     if driver == CPUMEM:
         return {made.metadata.name: made for made in (*split_classes(), *combined_classes())}
-    selector = DeviceSelector(cel=CelSelector(expression=f'device.driver == "{driver}"'))
-    made = DeviceClass(metadata=ObjectMeta(name=driver), spec=DeviceClassSpec(selectors=(selector,)))
-    return {driver: made}
+    return {driver: device_class(driver, f'device.driver == "{driver}"')}
 
 
 @dataclass(frozen=True)
@@ -140,11 +136,23 @@ class LocalNode:
         found = []
         for entry in prepared_claims:
             ours = all(prepared.device in own for prepared in entry.devices)
-            results = _results(self.driver.name, entry) if ours else self._consumed(entry)
+            results = self._results(entry) if ours else self._consumed(entry)
             meta = ObjectMeta(name=entry.name, namespace=entry.namespace, uid=entry.uid)
             status = _status(DeviceAllocationResult(results=tuple(results)))
             found.append(ResourceClaim(metadata=meta, status=status))
         return found
+
+    def _results(self, entry: PreparedClaim) -> Iterator[DeviceRequestAllocationResult]:
+        for prepared in entry.devices:
+            yield DeviceRequestAllocationResult(
+                request=prepared.request,
+                driver=self.driver.name,
+                pool=prepared.pool,
+                device=prepared.device,
+                admin_access=True if prepared.admin_access else None,
+                share_id=prepared.share_id,
+                consumed_capacity=prepared.consumed_capacity,
+            )
 
     def _consumed(self, entry: PreparedClaim) -> Iterator[DeviceRequestAllocationResult]:
         """The shares of this driver's devices that a claim of other devices uses."""
@@ -163,12 +171,6 @@ class LocalNode:
         self, claims: Sequence[ResourceClaim], prepared_claims: PreparedClaims
     ) -> tuple[SchedulingCycle, NodeResult]:
         """The result of kube-scheduler for a pod with *claims*. Raises ``FatalError``."""
-        uses = tuple(
-            PodResourceClaim(name=c.metadata.name, resource_claim_name=c.metadata.name) for c in claims
-        )
-        pod = Pod(
-            metadata=ObjectMeta(name="command", namespace="default"), spec=PodSpec(resource_claims=uses)
-        )
         node = Node(metadata=ObjectMeta(name=NODE_NAME))
         cluster = ClusterSnapshot(
             nodes=(node,),
@@ -176,7 +178,7 @@ class LocalNode:
             classes=tuple(self.classes.values()),
             claims=(*self.allocated(prepared_claims), *claims),
         )
-        scheduling = prepare(cluster, pod)
+        scheduling = prepare(cluster, pod_using("command", "default", claims))
         if scheduling.blocked:
             raise FatalError(scheduling.blocked)
         answer = check_node(scheduling, node)
@@ -194,8 +196,7 @@ class LocalNode:
     async def take(self, claims: Sequence[ResourceClaim]) -> tuple[Taken, ...]:
         """Give *claims* to the calling process and its children, all of them or none.
 
-        Raises :class:`DoesNotFitError`, ``RejectedError`` (from the driver) or ``FatalError`` (an invalid
-        claim).
+        Raises :class:`DoesNotFitError`, ``RejectedError`` (driver) or ``FatalError`` (invalid claim).
         """
         self.checkpoint.load()
         async with self.checkpoint.transaction() as transaction:
@@ -316,19 +317,6 @@ def as_allocated(
     ]
     devices = DeviceAllocationResult(results=results, config=tuple(config))
     return ResourceClaim(metadata=claim.metadata, spec=claim.spec, status=_status(devices))
-
-
-def _results(driver: str, entry: PreparedClaim) -> Iterator[DeviceRequestAllocationResult]:
-    for prepared in entry.devices:
-        yield DeviceRequestAllocationResult(
-            request=prepared.request,
-            driver=driver,
-            pool=prepared.pool,
-            device=prepared.device,
-            admin_access=True if prepared.admin_access else None,
-            share_id=prepared.share_id,
-            consumed_capacity=prepared.consumed_capacity,
-        )
 
 
 def _status(devices: DeviceAllocationResult) -> ResourceClaimStatus:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from drakit.core.cpuset import CpuSet, CpuSetError
 from drakit.core.text import count
-from drakit.drivers.cpumem.preflight import pods_cgroup
+from drakit.drivers.cpumem.preflight import failed, noted, pods_cgroup
 from drakit.drivers.cpumem.qos.kubeletconfig import KubeletFiles
 from drakit.drivers.models.cpu_settings import CpuSettings
 from drakit.drivers.models.node_driver import NodeDriver
@@ -45,7 +45,7 @@ def check_node(
     try:
         driver = program.driver(config, kubelet_config)
     except OSError as error:
-        yield CheckResult("driver", "", str(error), "run as root, or as the driver's user")
+        yield failed("driver", str(error), "run as root, or as the driver's user")
         return
     yield from _about_machine(driver)
     yield from program.checks(config, kubelet_config)
@@ -59,7 +59,7 @@ def _about_machine(driver: NodeDriver) -> Iterator[CheckResult]:
     cpus = driver.cpus
     machine = cpus.machine
     if not machine.cpus:
-        yield CheckResult("machine", "", "no CPU found", "set sysfsRoot to the directory of sys/ and proc/")
+        yield failed("machine", "no CPU found", "set sysfsRoot to the directory of sys/ and proc/")
         return
     yield CheckResult(
         "machine",
@@ -68,11 +68,11 @@ def _about_machine(driver: NodeDriver) -> Iterator[CheckResult]:
     )
     for warning in dict.fromkeys((*cpus.warnings, *driver.warnings)):
         if warning in cpus.warnings and not cpus.offered:
-            yield CheckResult("configuration", "", warning, "change the setting")
+            yield failed("configuration", warning, "change the setting")
         else:
-            yield _note("configuration", warning, "change the setting")
+            yield noted("configuration", warning, "change the setting")
     for inconsistency in machine.warnings:
-        yield _note("machine", f"{inconsistency.file}: {inconsistency.reason}")
+        yield noted("machine", f"{inconsistency.file}: {inconsistency.reason}")
 
 
 def _about_reserved_cpus(config: CpuSettings, files: KubeletFiles) -> Iterator[CheckResult]:
@@ -84,7 +84,7 @@ def _about_reserved_cpus(config: CpuSettings, files: KubeletFiles) -> Iterator[C
     except CpuSetError:
         same = False
     if reserved and not same:
-        yield _note(
+        yield noted(
             "kubelet",
             f"reservedSystemCPUs is {reserved}, the driver's reservedCPUs {config.reserved_cpus or 'empty'}",
             "set both to the same list: without its CPU manager the kubelet only counts them",
@@ -160,27 +160,25 @@ def about_crio(config: HostOptions) -> Iterator[CheckResult]:
         "runtime", f"CRI-O {crio.release or 'of unknown release'}, cgroup_manager {crio.cgroup_manager}"
     )
     for error in crio.unreadable:
-        yield _note("runtime", f"cannot read {error}", "correct the file, or run as root")
+        yield noted("runtime", f"cannot read {error}", "correct the file, or run as root")
     if config.nri == "off":
         return
     if not crio.nri:
-        yield CheckResult(
+        yield failed(
             "runtime",
-            "",
             "enable_nri is false in CRI-O's configuration: containers cannot be pinned",
             "set enable_nri = true in [crio.nri], then restart CRI-O",
         )
         return
     if _real(crio.nri_socket) != _real(config.nri_socket):
-        yield _note(
+        yield noted(
             "runtime",
             f"CRI-O's nri_listen is {crio.nri_socket}, the driver's nriSocket {config.nri_socket}",
             "set both to the same path",
         )
     if _real(config.cdi_dir) not in map(_real, crio.cdi_directories):
-        yield CheckResult(
+        yield failed(
             "runtime",
-            "",
             f"CRI-O reads CDI specs in {', '.join(crio.cdi_directories)}, not in {config.cdi_dir}",
             "add it to cdi_spec_dirs in [crio.runtime], or set cdiDir to one of these",
         )
@@ -199,7 +197,7 @@ def _about_updates(crio: Crio, config: HostOptions) -> Iterator[CheckResult]:
         if verified
         else "they are applied with the next event only, because cgroups are not verified"
     )
-    yield _note(
+    yield noted(
         "runtime",
         f"updates of running containers cannot be pushed to this CRI-O (NRI {version}, 0.12.1 is needed); "
         f"{instead}",
@@ -218,7 +216,7 @@ def about_cgroup_driver(config: HostOptions) -> Iterator[CheckResult]:
     name = os.path.basename(pods)
     if not name.endswith(".slice"):
         if init == "systemd":
-            yield _note(
+            yield noted(
                 "cgroups",
                 f"the kubelet's cgroup driver is cgroupfs ({pods}), but systemd is PID 1: two programs "
                 "manage one tree",
@@ -234,7 +232,7 @@ def about_cgroup_driver(config: HostOptions) -> Iterator[CheckResult]:
             f"within {config.verify_seconds:g} s",
         )
     else:
-        yield _note(
+        yield noted(
             "cgroups",
             f"the kubelet's cgroup driver is systemd ({pods}), which resets files of containers on "
             "daemon-reload and set-property; they are not restored",
@@ -254,7 +252,7 @@ def about_selinux(config: HostOptions, pid: int | None = None) -> Iterator[Check
         return
     remedy = "give the driver's container seLinuxOptions with type spc_t (chart: seLinuxOptions)"
     if confined:
-        yield _note(
+        yield noted(
             "SELinux",
             f"the driver runs as {domain}: SELinux normally denies it the NRI socket, CDI specs and cgroups",
             remedy,
@@ -262,11 +260,7 @@ def about_selinux(config: HostOptions, pid: int | None = None) -> Iterator[Check
     elif domain in _UNCONFINED[:1] or (pid is not None and domain in _UNCONFINED):
         yield CheckResult("SELinux", f"enforcing; the driver runs as {domain}")
     else:
-        yield _note("SELinux", "enforcing: a driver in a confined container cannot work", remedy)
-
-
-def _note(subject: str, text: str, remedy: str = "") -> CheckResult:
-    return CheckResult(subject, "", note=text, remedy=remedy)
+        yield noted("SELinux", "enforcing: a driver in a confined container cannot work", remedy)
 
 
 def _text(path: str) -> str:

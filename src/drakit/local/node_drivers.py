@@ -16,7 +16,7 @@ from drakit.core.cpuset import CpuSet
 from drakit.core.filelock import is_held
 from drakit.drivers.cpumem.kinds import DRIVER as CPUMEM_DRIVER
 from drakit.drivers.models.cpus import DRIVER as CPU_DRIVER
-from drakit.kit.claims import checkpoint
+from drakit.kit.claims.checkpoint_files import CheckpointFile, checkpoint_files
 from drakit.kit.claims.exclusion import LOCK
 from drakit.kit.config.options import HostOptions
 
@@ -43,7 +43,7 @@ def find(kubelet_root: str, drivers: Iterable[str] = DRIVERS) -> NodeDrivers:
     for driver in drivers:
         directory = options.checkpoint_dir(driver)
         try:
-            names = sorted(os.listdir(directory))
+            files = [each for each in checkpoint_files(directory) if each.path.endswith(".json")]
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -52,9 +52,7 @@ def find(kubelet_root: str, drivers: Iterable[str] = DRIVERS) -> NodeDrivers:
                 f"serves here, run as root or exclude its CPUs with --reserved-cpus"
             )
             continue
-        for name in names:
-            if name.endswith(".json") and not name.startswith("."):
-                cpus |= _held(os.path.join(directory, name))
+        cpus |= CpuSet.union(map(_held, files))
         if _serves(os.path.join(options.plugin_dir(driver), LOCK)):
             warnings.append(
                 f"the driver {driver} serves Kubernetes on this machine: CPUs that it assigns from now on "
@@ -63,18 +61,14 @@ def find(kubelet_root: str, drivers: Iterable[str] = DRIVERS) -> NodeDrivers:
     return NodeDrivers(cpus, tuple(warnings))
 
 
-def _held(path: str) -> CpuSet:
+def _held(file: CheckpointFile) -> CpuSet:
     """The CPUs that a record holds in this boot. Raises ``OSError``."""
-    try:
-        with open(path, "rb") as file:
-            entry = checkpoint.decode(file.read())
-    except FileNotFoundError:
-        return CpuSet()  # unprepared meanwhile
-    except ValueError as error:
+    if file.entry is None:
         raise OSError(
-            f"cannot read a Kubernetes driver's record of a claim, so its CPUs are unknown: {path}: {error}"
-        ) from error
-    return entry.exclusive("cpu") if entry.boot_id == boot_id() else CpuSet()
+            "cannot read a Kubernetes driver's record of a claim, so its CPUs are unknown: "
+            f"{file.path}: {file.error}"
+        )
+    return file.entry.exclusive("cpu") if file.entry.boot_id == boot_id() else CpuSet()
 
 
 def _serves(lock: str) -> bool:

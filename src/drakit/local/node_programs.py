@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
-from drakit.drivers.cpu.config import CpuConfig
 from drakit.drivers.cpu.driver import cpu_driver
 from drakit.drivers.cpu.program import program as cpu_program
 from drakit.drivers.cpumem import preflight
@@ -45,27 +44,21 @@ def current_cpumem_driver(
     return read_driver(config, claims, kubelet_config)
 
 
-def _cpu_driver(config: CpuConfig, _kubelet_config: str | None) -> NodeDriver:
-    return cpu_driver(config, discover(config.sysfs_root))
-
-
 def _cpu_checks(config: CpuSettings, kubelet_config: str | None) -> Iterator[CheckResult]:
     """Check the cgroup version and that the kubelet's CPU manager is off."""
     cgroups = discover(config.sysfs_root).cgroups
     if cgroups.mode is CgroupMode.NONE:
-        yield CheckResult(
+        yield preflight.noted(
             "cgroups",
-            "",
-            note="not mounted here: the cpusets of containers cannot be verified",
-            remedy="mount /sys/fs/cgroup, or set cgroupRoot to its mount point",
+            "not mounted here: the cpusets of containers cannot be verified",
+            "mount /sys/fs/cgroup, or set cgroupRoot to its mount point",
         )
     elif cgroups.mode in (CgroupMode.V1, CgroupMode.HYBRID):
-        yield CheckResult(
+        yield preflight.noted(
             "cgroups",
-            "",
-            note=f"{cgroups.mode.value}: CPUs are pinned, but the kubelet of 1.35 and later does not "
+            f"{cgroups.mode.value}: CPUs are pinned, but the kubelet of 1.35 and later does not "
             "start unless failCgroupV1 is false, and dra-driver-cpumem needs v2",
-            remedy="boot with systemd.unified_cgroup_hierarchy=1",
+            "boot with systemd.unified_cgroup_hierarchy=1",
         )
     else:
         yield CheckResult("cgroups", cgroups.mode.value)
@@ -73,25 +66,23 @@ def _cpu_checks(config: CpuSettings, kubelet_config: str | None) -> Iterator[Che
     kubelet, error = files.read_or_reason()
     policy = "none" if kubelet is None else kubelet.cpu_manager_policy or "none"
     if kubelet is None:
-        yield CheckResult(
-            "kubelet",
-            "",
-            note=error,
-            remedy="check that cpuManagerPolicy is none, or give the file with --kubelet-config",
+        yield preflight.noted(
+            "kubelet", error, "check that cpuManagerPolicy is none, or give the file with --kubelet-config"
         )
     elif policy == "none":
         yield CheckResult("kubelet", f"cpuManagerPolicy is none ({files})")
     else:
         state = os.path.join(os.path.normpath(config.kubelet_root_dir), "cpu_manager_state")
-        yield CheckResult(
+        yield preflight.failed(
             "kubelet",
-            "",
             f"cpuManagerPolicy is {policy} ({files}): the kubelet assigns the same CPUs",
             f"drain the node, set it to none, delete {state}, restart the kubelet",
         )
 
 
 NODE_PROGRAMS: Final = {
-    "cpu": NodeProgram(cpu_program(), _cpu_driver, _cpu_checks),
+    "cpu": NodeProgram(
+        cpu_program(), lambda config, _: cpu_driver(config, discover(config.sysfs_root)), _cpu_checks
+    ),
     "cpumem": NodeProgram(cpumem_program(), current_cpumem_driver, preflight.findings),
 }

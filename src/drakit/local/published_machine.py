@@ -1,7 +1,4 @@
-"""Machine reconstructed from the device attributes that dra-driver-cpu publishes for each CPU.
-
-It is complete enough to draw; memory, distances and reserved CPUs are not published.
-"""
+"""Machine reconstructed from the attributes that dra-driver-cpu publishes for each CPU, to draw it."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from drakit.drivers.cpumem.qos.planner import ContainerFacts, container_memory_l
 from drakit.drivers.cpumem.qos.shares import MemoryShare, distinct, pages_of, shares_of
 from drakit.drivers.models.memory_policy import Knob, MemoryQosPolicy
 from drakit.drivers.models.resource import node_of
-from drakit.kit.driver import ClaimUse, ContainerView, DesiredResources, PreparedDevice
+from drakit.kit.driver import ClaimUse, ContainerView, DesiredResources
 from drakit.machine.model import CgroupMode, Machine
 
 _NEAR: Final = "near"
@@ -58,39 +58,28 @@ def container_memory(uses: Iterable[ClaimUse]) -> ContainerMemory:
     devices = [device for use in used for device in use.devices]
     nodes = CpuSet(node_of(key) for device in devices for key in device.amounts if _MEMORY_KEY.search(key))
     if not any(share.memory for share in shares):
-        nodes |= CpuSet.union(map(_near, devices))
+        nodes |= CpuSet.union(CpuSet.parse(str(device.data.get(_NEAR, ""))) for device in devices)
     return ContainerMemory(shares, nodes, pages_of(shares))
-
-
-def _near(device: PreparedDevice) -> CpuSet:
-    return CpuSet.parse(str(device.data.get(_NEAR, "")))
 
 
 def desired_memory(
     machine: Machine, policy: MemoryQosPolicy, container: ContainerView, wanted: ContainerMemory
 ) -> DesiredResources:
     """Limits, protection and variables of a container, without its NUMA nodes."""
-    facts = ContainerFacts(
-        shares=wanted.shares, limit=container.memory_limit, classic_pages=container.hugepage_limits
-    )
+    classic, pages = container.hugepage_limits, dict(sorted(wanted.pages.items()))
+    facts = ContainerFacts(shares=wanted.shares, limit=container.memory_limit, classic_pages=classic)
+    variables = {f"DRA_HUGEPAGES_{size}": str(claimed) for size, claimed in pages.items()}
+    if wanted.memory:
+        variables["DRA_MEMORY"] = str(wanted.memory)
+    if wanted.nodes:
+        variables["DRA_MEMS"] = str(wanted.nodes)
+    owned = pages if policy.owns(Knob.HUGEPAGES) else {}
     return DesiredResources(
         memory_limit=container_memory_limit(policy, facts),
-        hugepage_limits=_hugepage_limits(policy, container, wanted),
+        hugepage_limits={size: claimed + classic.get(size, 0) for size, claimed in owned.items()},
         unified=_unified(machine, policy, container, facts),
-        env=_variables(wanted),
+        env=variables,
     )
-
-
-def _hugepage_limits(
-    policy: MemoryQosPolicy, container: ContainerView, wanted: ContainerMemory
-) -> Mapping[str, int]:
-    """By claimed size: the claimed pages and those of the pod's ``hugepages-<size>`` requests."""
-    if not policy.owns(Knob.HUGEPAGES):
-        return {}
-    return {
-        size: claimed + container.hugepage_limits.get(size, 0)
-        for size, claimed in sorted(wanted.pages.items())
-    }
 
 
 def _unified(
@@ -124,13 +113,3 @@ def _kernel(release: str) -> tuple[int, int]:
     """Major and minor version of a kernel release; an unknown release counts as recent."""
     found = re.match(r"(\d+)\.(\d+)", release)
     return (int(found[1]), int(found[2])) if found else _RESERVATION_LIMITS
-
-
-def _variables(wanted: ContainerMemory) -> dict[str, str]:
-    """Environment for the workload's information."""
-    variables = {f"DRA_HUGEPAGES_{size}": str(n) for size, n in sorted(wanted.pages.items())}
-    if wanted.memory:
-        variables["DRA_MEMORY"] = str(wanted.memory)
-    if wanted.nodes:
-        variables["DRA_MEMS"] = str(wanted.nodes)
-    return variables

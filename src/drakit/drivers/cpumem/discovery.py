@@ -1,4 +1,4 @@
-"""CpuMemDiscovery of the CPU and memory driver, and the reconcilers that work beside it."""
+"""Discovery of the CPU and memory driver, and its reconcilers."""
 
 from __future__ import annotations
 
@@ -82,10 +82,7 @@ class CpuMemDiscovery:
 def read_driver(
     config: CpuMemConfig, claims: Iterable[PreparedClaim] = (), kubelet_config: str | None = None
 ) -> CpuMemDriver:
-    """The driver for this machine as a command reads it, once. Raises ``OSError``.
-
-    *claims* are those in the checkpoint; *kubelet_config* is the kubelet's file if not the usual one.
-    """
+    """The driver as a command reads it, once, for the *claims* in the checkpoint. Raises ``OSError``."""
     machine, growth = machine_and_growth(config)
     return cpumem_driver(
         config,

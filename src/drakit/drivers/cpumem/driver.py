@@ -66,34 +66,17 @@ def cpumem_driver(
     what the kubelet does itself (default: as configured).
     """
     cpus = NodeCpus(machine, config)
-    memory = MemoryResource(
-        cpus,
-        config,
-        policy or configured_policy(config, machine),
-        held_by_others or {},
-        growth or {},
-        possible_growth,
-    )
+    policy = policy or configured_policy(config, machine)
+    memory = MemoryResource(cpus, config, policy, held_by_others or {}, growth or {}, possible_growth)
     # Memory is bound by what was claimed of it. CPUs of another driver are not offered.
     resources = (CpuResource(cpus, CPU, config.manage_cpus, binds_memory=False), memory)
-    offered = cpus.offered if config.manage_cpus else EMPTY
-    return CpuMemDriver(
-        DRIVER,
-        CDI_KIND,
-        cpus,
-        resources,
-        node_localities(cpus, offered),
-        config.group_by,
-        LAYOUTS[config.layout],
-        memory=memory,
-    )
+    localities = node_localities(cpus, cpus.offered if config.manage_cpus else EMPTY)
+    layout = LAYOUTS[config.layout]
+    return CpuMemDriver(DRIVER, CDI_KIND, cpus, resources, localities, config.group_by, layout, memory=memory)
 
 
 def configured_policy(config: CpuMemConfig, machine: Machine) -> MemoryQosPolicy:
-    """The Memory QoS policy of the settings alone.
-
-    Where claims are counted as the node's own resources (KEP-5517), the kubelet limits hugepages.
-    """
+    """The Memory QoS policy of the settings alone; with mappings (KEP-5517) the kubelet limits hugepages."""
     mapped = config.publish_node_allocatable_resource_mapping
     return MemoryQosPolicy(
         mode=config.memory_qos,

@@ -53,11 +53,8 @@ def combined_classes() -> tuple[DeviceClass, ...]:
 def split_classes(page_sizes: Iterable[int] = PAGE_SIZES) -> tuple[DeviceClass, ...]:
     """DeviceClasses of the split layout: one per kind, and memory without CPUs."""
     kinds = [CPU, MEMORY, *map(hugepages, sorted(page_sizes))]
-    conditions = {
-        f"{DRIVER}-{kind.label}": f'{_ATTRIBUTES}.kind == "{kind.name}" && !{_ATTRIBUTES}.memoryOnly'
-        for kind in kinds
-    }
-    return (*(_class(name, condition) for name, condition in conditions.items()), _memory_only())
+    condition = f'{_ATTRIBUTES}.kind == "%s" && !{_ATTRIBUTES}.memoryOnly'
+    return (*(_class(f"{DRIVER}-{kind.label}", condition % kind.name) for kind in kinds), _memory_only())
 
 
 def _memory_only() -> DeviceClass:
@@ -65,8 +62,10 @@ def _memory_only() -> DeviceClass:
 
 
 def _class(name: str, condition: str) -> DeviceClass:
-    expression = f'device.driver == "{DRIVER}" && {condition}'
-    return DeviceClass(
-        metadata=ObjectMeta(name=name),
-        spec=DeviceClassSpec(selectors=(DeviceSelector(cel=CelSelector(expression=expression)),)),
-    )
+    return device_class(name, f'device.driver == "{DRIVER}" && {condition}')
+
+
+def device_class(name: str, expression: str) -> DeviceClass:
+    """A DeviceClass that selects devices by a CEL *expression*."""
+    selectors = (DeviceSelector(cel=CelSelector(expression=expression)),)
+    return DeviceClass(metadata=ObjectMeta(name=name), spec=DeviceClassSpec(selectors=selectors))

@@ -12,7 +12,7 @@ is expected to provide, is offered; the rest is not offered as memory either, si
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
@@ -24,8 +24,8 @@ from drakit.drivers.cpumem.hugepages.settings import PoolKey
 from drakit.drivers.cpumem.kinds import DRIVER, MEMORY, hugepages
 from drakit.drivers.cpumem.reservation import Reservation
 from drakit.drivers.cpumem.settings import CpuMemConfig
-from drakit.drivers.models.amounts import AmountResource
-from drakit.drivers.models.cpus import CPU_NUMBERS, NodeCpus
+from drakit.drivers.models.amounts import AmountResource, NodeAmounts
+from drakit.drivers.models.cpus import NodeCpus
 from drakit.drivers.models.groups import ResourceGroup
 from drakit.drivers.models.memory_policy import MemoryQosPolicy
 from drakit.drivers.models.resource import AllocatedAmounts, CapacityKind, GroupDevice, ResourceShare, node_of
@@ -60,8 +60,6 @@ class MemoryResource(AmountResource):
         """Memory, then hugepages by size."""
         sizes = {p.size_bytes for node in self.cpus.machine.numa_nodes for p in node.hugepages}
         return (MEMORY, *map(hugepages, sorted(sizes)))
-
-    # -- offer -----------------------------------------------------------------------------------
 
     @cached_property
     def reserved(self) -> Mapping[int, Mapping[CapacityKind, int]]:
@@ -139,10 +137,7 @@ class MemoryResource(AmountResource):
         return "none"
 
     def binding_conditions(self, device: GroupDevice) -> tuple[str, str] | None:
-        """Conditions for devices whose hugepages are added before a pod is bound to the node.
-
-        Derived from the settings, not from what is left to add: devices must not change with claims.
-        """
+        """Conditions for devices that can grow, by the settings: devices must not change with claims."""
         growing = {
             hugepages(size)
             for node in device.group.nodes
@@ -152,34 +147,19 @@ class MemoryResource(AmountResource):
         waits = self.config.hugepage_binding and not growing.isdisjoint(device.amounts)
         return (PAGES_READY, PAGES_UNAVAILABLE) if waits else None
 
-    # -- assign ----------------------------------------------------------------------------------
-
-    def assign(
-        self,
-        requests: Sequence[AllocatedAmounts],
-        shares: Sequence[ResourceShare],
-        prepared_claims: PreparedClaims,
-    ) -> Sequence[ResourceShare]:
-        """NUMA nodes for each request, and the nodes whose unclaimed memory it may use."""
-        chosen = super().assign(requests, shares, prepared_claims)
-        near = map(self._near, requests, shares)
-        return [
-            share | ResourceShare(attributes=_nodes_of(share), data=near_data(nodes))
-            for share, nodes in zip(chosen, near, strict=True)
-        ]
-
-    def _near(self, request: AllocatedAmounts, share: ResourceShare) -> CpuSet:
-        """The nodes near the request's CPUs; with adminAccess all nodes of the group."""
+    def share(self, request: AllocatedAmounts, cpus: CpuSet, chosen: NodeAmounts) -> ResourceShare:
+        """Also the nodes near its CPUs, whose unclaimed memory it may use; for adminAccess all nodes."""
         if request.allocated.admin_access:
-            return CpuSet(request.device.group.nodes) & self._memory_nodes
-        return self.cpus.memory_nodes(share.exclusive.get(CPU_NUMBERS, CpuSet()))
+            near = CpuSet(request.device.group.nodes) & self._memory_nodes
+        else:
+            near = self.cpus.memory_nodes(cpus)
+        share = super().share(request, cpus, chosen)
+        return share | ResourceShare(attributes=_nodes_of(share), data=near_data(near))
 
     @cached_property
     def _memory_nodes(self) -> CpuSet:
         """Nodes with memory: the kernel rejects others in ``cpuset.mems``."""
         return CpuSet(node.id for node in self.cpus.machine.numa_nodes if node.memory_bytes)
-
-    # -- enforce ---------------------------------------------------------------------------------
 
     def enforce(self, container: ContainerView, prepared_claims: PreparedClaims) -> DesiredResources:
         """NUMA nodes, limits and protection. Raises :class:`RejectedError` if the memory is gone."""

@@ -1,8 +1,7 @@
 """Hugepages in use by processes without a claim, which cannot be offered.
 
-Determined once, when the driver starts: database servers and virtual machines outside Kubernetes
-allocate their pages at boot and keep them. Later changes are covered by the kubelet's accounting of
-classic requests, or by ``reservedMemory``.
+Determined once, when the driver starts: database servers and virtual machines allocate their pages at boot
+and keep them. Later changes are covered by the kubelet's accounting, or by ``reservedMemory``.
 """
 
 from __future__ import annotations

@@ -41,15 +41,14 @@ def findings(
     yield from about_kubelet(config, KubeletFiles.of(config, kubelet_config))
 
 
-def _problem(subject: str, problem: str, remedy: str) -> CheckResult:
+def failed(subject: str, problem: str, remedy: str) -> CheckResult:
+    """A requirement that is not met."""
     return CheckResult(subject, "", problem, remedy)
 
 
-def _note(subject: str, note: str, remedy: str) -> CheckResult:
+def noted(subject: str, note: str, remedy: str = "") -> CheckResult:
+    """Something worth knowing."""
     return CheckResult(subject, "", note=note, remedy=remedy)
-
-
-# -- cgroups and kernel ------------------------------------------------------------------------------
 
 
 def filesystem_magic(path: str) -> int | None:
@@ -69,12 +68,12 @@ def about_cgroups(config: CpuMemConfig, machine: Machine, magic: Magic) -> Itera
     root, mount = config.cgroup_root, "set cgroupRoot to the mount point of cgroup v2"
     if not root:
         text = "cgroupRoot is empty: pods get neither hugepages nor memory protection"
-        yield _note("cgroups", text, mount)
+        yield noted("cgroups", text, mount)
         return
     found = magic(root)
     if found != CGROUP2_MAGIC:
         state = "does not exist" if found is None else f"is not cgroup v2 (magic {found:#x})"
-        yield _problem(
+        yield failed(
             "cgroups",
             f"{root} {state}; the node's hierarchy is {machine.cgroups.mode.value}",
             "boot with systemd.unified_cgroup_hierarchy=1 (hybrid and v1 hosts cannot limit "
@@ -93,7 +92,7 @@ def _about_controllers(root: str, machine: Machine) -> Iterator[CheckResult]:
     found = _words(os.path.join(pods or root, "cgroup.controllers"))
     for name, purpose in CONTROLLERS.items():
         if name not in found:
-            yield _problem(
+            yield failed(
                 "cgroups",
                 f"the controller {name} is missing in {pods or root}: no {purpose}",
                 f"check that the kernel has it (/proc/cgroups) and that {name} is in "
@@ -101,11 +100,11 @@ def _about_controllers(root: str, machine: Machine) -> Iterator[CheckResult]:
             )
     if pods is None:
         text = f"no kubepods below {root}: the kubelet has not started yet"
-        yield _note("cgroups", text, "check again when it runs")
+        yield noted("cgroups", text, "check again when it runs")
         return
     if not os.access(pods, os.W_OK):
         text = f"{pods} is not writable"
-        yield _problem("cgroups", text, "run as root, with /sys/fs/cgroup mounted rw")
+        yield failed("cgroups", text, "run as root, with /sys/fs/cgroup mounted rw")
     sizes = {pool.size_bytes for node in machine.numa_nodes for pool in node.hugepages}
     missing = [
         size_name(size)
@@ -113,7 +112,7 @@ def _about_controllers(root: str, machine: Machine) -> Iterator[CheckResult]:
         if not os.path.exists(f"{pods}/hugetlb.{kernel_size_name(size)}.rsvd.max")
     ]
     if missing and "hugetlb" in found:
-        yield _note(
+        yield noted(
             "hugepages",
             f"the kernel does not limit reservations of {', '.join(missing)} pages (rsvd.max): a "
             "process that exceeds its limit is killed by SIGBUS instead of getting ENOMEM",
@@ -144,14 +143,14 @@ def about_kernel(release: str) -> CheckResult:
     """Check the kernel's version."""
     found = re.match(r"(\d+)\.(\d+)", release)
     if found is None:
-        return _note("kernel", "its release is not known", "check that it is 5.15 or later")
+        return noted("kernel", "its release is not known", "check that it is 5.15 or later")
     version = (int(found[1]), int(found[2]))
     if version < _LEAST_KERNEL:
         text = f"Linux {release} is too old: it does not protect memory of nested cgroups"
-        return _problem("kernel", text, "use 5.9 or later, better 5.15")
+        return failed("kernel", text, "use 5.9 or later, better 5.15")
     if version < _ADVISED_KERNEL:
         text = f"Linux {release} does not migrate pages when cpuset.mems changes"
-        return _note("kernel", text, "use 5.15 or later")
+        return noted("kernel", text, "use 5.15 or later")
     return CheckResult("kernel", f"Linux {release}")
 
 
@@ -159,14 +158,14 @@ def about_hugepages(config: CpuMemConfig, machine: Machine) -> Iterator[CheckRes
     """Check that configured pools fit the machine and are writable."""
     settings = config.hugepages
     for doubt in configuration_warnings(settings, machine):
-        yield _note("hugepages", doubt, "change the setting")
+        yield noted("hugepages", doubt, "change the setting")
     directory = os.path.join(config.sysfs_root, "sys/devices/system/node")
     for node in machine.numa_nodes:
         for size in sorted({*settings.pools.of(node.id), *settings.growth.of(node.id)}):
             pool = f"{directory}/node{node.id}/hugepages/hugepages-{size // 1024}kB"
             exists = any(each.size_bytes == size for each in node.hugepages)
             if exists and not os.access(f"{pool}/nr_hugepages", os.W_OK):
-                yield _problem(
+                yield failed(
                     "hugepages",
                     f"{pool}/nr_hugepages is not writable: the pool cannot be resized",
                     f"mount the host's {directory} writable into the driver's container (the chart "
@@ -174,14 +173,11 @@ def about_hugepages(config: CpuMemConfig, machine: Machine) -> Iterator[CheckRes
                 )
 
 
-# -- the kubelet ---------------------------------------------------------------------------------------
-
-
 def about_kubelet(config: CpuMemConfig, files: KubeletFiles) -> Iterator[CheckResult]:
     """Check for managers of the same resources, and report what is left to the kubelet."""
     kubelet, error = files.read_or_reason()
     if kubelet is None:
-        yield _note(
+        yield noted(
             "kubelet",
             error,
             "check that cpuManagerPolicy, memoryManagerPolicy and topologyManagerPolicy are none; "
@@ -196,7 +192,7 @@ def about_kubelet(config: CpuMemConfig, files: KubeletFiles) -> Iterator[CheckRe
         if (policy or "none").lower() == "none":
             yield CheckResult("kubelet", f"{name}ManagerPolicy is none")
         else:
-            yield _problem(
+            yield failed(
                 "kubelet",
                 f"{name}ManagerPolicy is {policy}: it assigns the same {resource}",
                 f"drain the node, set it to none, delete {root}/{name}_manager_state, restart the kubelet",
@@ -204,10 +200,10 @@ def about_kubelet(config: CpuMemConfig, files: KubeletFiles) -> Iterator[CheckRe
     topology = kubelet.topology_manager_policy or "none"
     if topology.lower() != "none":
         text = f"topologyManagerPolicy is {topology}: it does not consider claims"
-        yield _note("kubelet", text, "the driver aligns claims; keep the policy for other devices")
+        yield noted("kubelet", text, "the driver aligns claims; keep the policy for other devices")
     ownership = decide(kubelet, mapped=config.publish_node_allocatable_resource_mapping)
     for reason in ownership.reasons:
-        yield _note("kubelet", reason, "the driver does not manage these files")
+        yield noted("kubelet", reason, "the driver does not manage these files")
 
 
 def _words(path: str) -> set[str]:

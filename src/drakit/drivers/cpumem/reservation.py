@@ -33,10 +33,7 @@ class Reservation:
 
     @classmethod
     def parse(cls, text: str) -> Reservation:
-        """Parse a reservation; an empty text reserves nothing.
-
-        Raises ``ValueError`` with the invalid part and the expected syntax.
-        """
+        """Parse a reservation; empty for none. Raises ``ValueError`` with the invalid part and the syntax."""
         parts = [part.strip() for part in text.split(";") if part.strip()]
         if len(parts) == 1 and ":" not in parts[0]:
             whole = parts[0] if "=" in parts[0] else f"{MEMORY.name}={parts[0]}"

@@ -9,10 +9,10 @@ import msgspec
 from drakit.drivers.cpumem.hugepages.settings import HugepageSettings, PageCounts
 from drakit.drivers.cpumem.reservation import Reservation
 from drakit.drivers.models.cpu_settings import CpuSettings, GroupBy
+from drakit.drivers.models.memory_policy import Mode
 from drakit.kit.config.settings import setting
 
 LayoutName = Literal["combined", "split"]
-MemoryQosMode = Literal["off", "claims", "all"]
 
 
 class CpuMemConfig(CpuSettings, frozen=True):
@@ -73,7 +73,7 @@ class CpuMemConfig(CpuSettings, frozen=True):
         float, setting("seconds until added pages that no claim needs are removed")
     ] = 300.0
     memory_qos: Annotated[
-        MemoryQosMode,
+        Mode,
         setting(
             "protect memory by memory.min, memory.low and memory.high: off, that of claims, or that "
             "of all pods as the kubelet's MemoryQoS does"

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from drakit.core.cpuset import EMPTY, CpuSet
 from drakit.core.objects import int_attribute
 from drakit.drivers.models.cpus import CPU_NUMBERS, NodeCpus
 from drakit.drivers.models.groups import ResourceGroup, nearest_first
 from drakit.drivers.models.node_driver import NodeAmount
-from drakit.drivers.models.resource import AllocatedAmounts, CapacityKind, GroupedResource, ResourceShare
+from drakit.drivers.models.resource import (
+    AllocatedAmounts,
+    CapacityKind,
+    GroupedResource,
+    Requests,
+    ResourceShare,
+    Shares,
+)
 from drakit.kit.driver import AllocatedDevice, PreparedClaims, RejectedError
+
+NodeAmounts = Mapping[tuple[int, CapacityKind], int]
+"""Amounts by NUMA node and kind."""
 
 
 def cpus_by_request(pairs: Iterable[tuple[AllocatedDevice, CpuSet]]) -> dict[str, CpuSet]:
@@ -46,12 +56,7 @@ class AmountResource(GroupedResource):
             for kind, amount in kinds.items()
         )
 
-    def assign(
-        self,
-        requests: Sequence[AllocatedAmounts],
-        shares: Sequence[ResourceShare],
-        prepared_claims: PreparedClaims,
-    ) -> Sequence[ResourceShare]:
+    def assign(self, requests: Requests, shares: Shares, prepared_claims: PreparedClaims) -> Shares:
         """Choose NUMA nodes for each request, nearest to its CPUs first."""
         free = {
             (node, kind): amount - prepared_claims.amount(kind.amount_key(node))
@@ -68,12 +73,10 @@ class AmountResource(GroupedResource):
             chosen = self._choose(request, near, free)
             for node_and_kind, amount in chosen.items():
                 free[node_and_kind] -= amount
-            found.append(self._share(request, chosen))
+            found.append(self.share(request, own, chosen))
         return found
 
-    def _choose(
-        self, request: AllocatedAmounts, near: CpuSet, free: Mapping[tuple[int, CapacityKind], int]
-    ) -> dict[tuple[int, CapacityKind], int]:
+    def _choose(self, request: AllocatedAmounts, near: CpuSet, free: NodeAmounts) -> NodeAmounts:
         """Everything from the nearest node that has it all, else each kind from the nearest on."""
         nodes = nearest_first(self.cpus, request.device.group.nodes, near)
         wanted = {kind: n for kind, n in request.amounts.items() if n and kind in self.kinds}
@@ -97,9 +100,8 @@ class AmountResource(GroupedResource):
                 )
         return chosen
 
-    def _share(
-        self, request: AllocatedAmounts, chosen: Mapping[tuple[int, CapacityKind], int]
-    ) -> ResourceShare:
+    def share(self, request: AllocatedAmounts, cpus: CpuSet, chosen: NodeAmounts) -> ResourceShare:
+        """What a request with these *cpus* gets of *chosen* NUMA nodes."""
         by_node = sorted(chosen.items(), key=lambda item: item[0][0])
         return ResourceShare(
             amounts={kind.amount_key(node): amount for (node, kind), amount in by_node},

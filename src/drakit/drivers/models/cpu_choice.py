@@ -15,12 +15,11 @@ A claim's :class:`~drakit.drivers.models.cpu_policy.CpuPolicy` changes the order
 cores, then fewest threads of these cores that are not free. ``wholeCores`` and ``distribute`` restrict
 the CPUs considered and keep the order.
 
-Algorithm: nodes, sockets and caches are nested into a tree (:mod:`~drakit.drivers.models.cpu_topology`).
-Every criterion is a sum over the parts used and the cores taken from, so the whole order is one integer
-with the criteria as digits. The best choice is the cheapest way to collect ``n`` CPUs on one walk over
-the tree: a knapsack whose only state is the number collected so far. It is exact for every machine and
-takes at most (CPUs of the group) x n steps, usually far fewer: the number of nodes needed is known in
-advance, and paths that need more are not followed.
+Nodes, sockets and caches are nested into a tree (:mod:`~drakit.drivers.models.cpu_topology`). Every
+criterion is a sum over the parts used and the cores taken from, so the whole order is one integer with the
+criteria as digits, and the best choice is the cheapest way to collect ``n`` CPUs on one walk over the tree: a
+knapsack whose only state is the number collected so far. It is exact and takes at most (CPUs of the group)
+x n steps, usually far fewer: paths that need more nodes than necessary are not followed.
 """
 
 from __future__ import annotations
@@ -43,8 +42,6 @@ from drakit.drivers.models.cpu_topology import (
     lowest,
 )
 from drakit.kit.driver import RejectedError
-
-# -- the order of preference as one integer ------------------------------------------------------
 
 _DIGIT: Final = 18
 """Bits of each criterion: more than any sum of CPU counts needs (``cpuset.MAX_CPU``)."""
@@ -74,9 +71,6 @@ def _whole(free: int, threads: int) -> list[tuple[int, int]]:
     return [(threads, 0)] if free == threads else []
 
 
-# -- cores of one leaf: equal cores are interchangeable, so the results are few and cached ------
-
-
 def _core_sizes(counts: int) -> Iterable[tuple[int, int, int]]:
     """Core counts of a leaf as (threads, free, count), largest cores first."""
     threads, free, found = 1, 1, []
@@ -100,7 +94,10 @@ class _Picks(NamedTuple):
 
 @lru_cache(maxsize=128)
 def _ways(counts: int, most: int, rule: CoreRule) -> list[tuple[int, _Picks | None] | None]:
-    """For 0, 1, … *most* CPUs of a leaf's cores: the least cost, and the picks."""
+    """For 0, 1, … *most* CPUs of a leaf's cores: the least cost, and the picks.
+
+    Equal cores are interchangeable, so the results are few and cached.
+    """
     best: list[tuple[int, _Picks | None] | None] = [(0, None)] + [None] * most
     for threads, free, count in _core_sizes(counts):
         options = [(take, cost) for take, cost in rule(free, threads) if take <= most]
@@ -135,9 +132,6 @@ def _pick(leaf: TopologyLeaf, free: int, picks: _Picks | None) -> int:
             chosen |= core & -core
             core &= core - 1
     return chosen
-
-
-# -- the walk over the tree ----------------------------------------------------------------------
 
 
 class _Trail(NamedTuple):
@@ -257,8 +251,6 @@ def _keep(states: _States, total: int, cost: int, trail: _Trail | None) -> None:
         states[total] = (cost, trail)
 
 
-# -- interface -----------------------------------------------------------------------------------
-
 _ORDER: Final = (TopologyLevel.NUMA, TopologyLevel.SOCKET, TopologyLevel.LLC)
 _ORDER_SAME_L3: Final = (TopologyLevel.LLC, TopologyLevel.NUMA, TopologyLevel.SOCKET)
 
@@ -310,9 +302,6 @@ def _in_one_cache(topology: CpuTopology, usable: int, count: int, rule: CoreRule
     return found
 
 
-# -- whole cores ---------------------------------------------------------------------------------
-
-
 def _entirely_free(topology: CpuTopology, usable: int) -> list[int]:
     return [core for core in topology.cores if usable & core == core]
 
@@ -331,9 +320,6 @@ def _rounded_up(topology: CpuTopology, usable: int, count: int) -> int:
             reason="policy",
         )
     return count + lowest(enough) - 1
-
-
-# -- evenly over NUMA nodes ----------------------------------------------------------------------
 
 
 def _distributed(topology: CpuTopology, usable: int, count: int, rule: CoreRule) -> int:

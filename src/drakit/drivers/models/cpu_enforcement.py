@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
-from drakit.core.cpuset import CpuSet
+from drakit.core.cpuset import EMPTY, CpuSet
 from drakit.drivers.models.cpus import CPU_NUMBERS, NodeCpus
-from drakit.kit.driver import (
-    ClaimUse,
-    ContainerView,
-    DesiredResources,
-    PreparedClaims,
-    PreparedDevice,
-    RejectedError,
-)
+from drakit.kit.driver import ClaimUse, ContainerView, DesiredResources, PreparedClaims, RejectedError
 
 VARIABLE: Final = "DRA_CPUSET"
 """The container's CPUs, for its information; with ``_<claimUID>`` those of one claim."""
@@ -33,7 +25,10 @@ def container_cpus(
     A claim keeps the CPUs it was assigned even if the configuration reserves them now. CPUs that went
     offline are left out: the kernel rejects them.
     """
-    by_claim = {use.claim.uid: _claimed(use.devices) for use in container.uses}
+    by_claim = {
+        use.claim.uid: CpuSet.union(each.exclusive.get(CPU_NUMBERS, EMPTY) for each in use.devices)
+        for use in container.uses
+    }
     claimed = CpuSet.union(by_claim.values())
     if not claimed:
         return DesiredResources(cpus=_shared_pool(node, container, prepared_claims))
@@ -65,12 +60,6 @@ def check_owner(container: ContainerView, use: ClaimUse) -> None:
             f"a claim of its own, for example by a ResourceClaimTemplate",
             reason="foreign-claim",
         )
-
-
-def _claimed(prepared_devices: Iterable[PreparedDevice]) -> CpuSet:
-    return CpuSet.union(
-        prepared.exclusive[CPU_NUMBERS] for prepared in prepared_devices if CPU_NUMBERS in prepared.exclusive
-    )
 
 
 def _shared_pool(node: NodeCpus, container: ContainerView, prepared_claims: PreparedClaims) -> CpuSet:

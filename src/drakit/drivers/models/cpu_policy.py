@@ -94,10 +94,9 @@ class _Parameters(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def cpu_policy(configs: Iterable[OpaqueConfig], *, driver: str = "dra.cpu") -> CpuPolicy:
-    """The policy of a request's configurations, of which later ones override earlier ones.
+    """The policy of a request's configurations for *driver*; later ones override earlier ones.
 
-    Raises :class:`RejectedError` with the invalid field and a remedy; *driver* is the addressee of
-    the configurations.
+    Raises :class:`RejectedError` with the invalid field and a remedy.
     """
     try:
         return _merged(configs)
@@ -115,9 +114,7 @@ def _merged(configs: Iterable[OpaqueConfig]) -> CpuPolicy:
         if "cpuset" in given:
             cpuset = _explicit(config, given)
         fields |= given
-    if cpuset is not None:
-        return CpuPolicy(cpuset=cpuset)
-    return CpuPolicy(**fields)
+    return CpuPolicy(**fields) if cpuset is None else CpuPolicy(cpuset=cpuset)
 
 
 def _parse(config: OpaqueConfig) -> CpuParameters:

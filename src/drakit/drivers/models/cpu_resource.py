@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,7 +19,9 @@ from drakit.drivers.models.resource import (
     CapacityKind,
     GroupDevice,
     GroupedResource,
+    Requests,
     ResourceShare,
+    Shares,
 )
 from drakit.kit.driver import ContainerView, DesiredResources, PreparedClaims, RejectedError
 from drakit.kit.telemetry.metrics import Gauge
@@ -45,10 +47,7 @@ class CpuResource(GroupedResource):
     managed: bool = True
     """Whether this driver confines containers to CPUs; false where another driver does."""
     binds_memory: bool = True
-    """Whether it confines containers to the memory of their CPUs' NUMA nodes (``bindMemory``).
-
-    False where the driver has a resource that does so by what was claimed of memory.
-    """
+    """Whether it implements ``bindMemory``; false where a resource of memory does, by what was claimed."""
 
     @property
     def kinds(self) -> tuple[CapacityKind, ...]:
@@ -83,14 +82,7 @@ class CpuResource(GroupedResource):
             return DesiredResources()
         return container_cpus(self.cpus, container, prepared_claims, self.binds_memory)
 
-    # -- assign ----------------------------------------------------------------------------------
-
-    def assign(
-        self,
-        requests: Sequence[AllocatedAmounts],
-        shares: Sequence[ResourceShare],
-        prepared_claims: PreparedClaims,
-    ) -> Sequence[ResourceShare]:
+    def assign(self, requests: Requests, shares: Shares, prepared_claims: PreparedClaims) -> Shares:
         """Choose the best CPUs of each device, or take those that the claim names."""
         wanted = [self._wanted(request) for request in requests]
         free = self.cpus.shared(prepared_claims)

@@ -42,8 +42,10 @@ class CpuTopology:
 
     def __init__(self, machine: Machine) -> None:
         cpus = [cpu for cpu in machine.cpus if cpu.online]
-        self.online: int = _mask(cpus)
-        self.cores: list[int] = _masks((_core_key(cpu), cpu) for cpu in cpus)
+        self.online: int = sum(1 << cpu.id for cpu in cpus)
+        # A CPU whose core is not known is a core of its own.
+        keys = (("cpu", cpu.id) if cpu.core is None else ("core", cpu.core) for cpu in cpus)
+        self.cores: list[int] = _masks(zip(keys, cpus, strict=True))
         """The online threads of every core, by lowest CPU."""
         parts = [
             (level, mask) for level, key in _KEYS.items() for mask in _masks((key(cpu), cpu) for cpu in cpus)
@@ -96,11 +98,6 @@ _KEYS: Final[dict[TopologyLevel, Callable[[Cpu], int | None]]] = {
 """The part of each level that a CPU is in; CPUs where it is not known share one."""
 
 
-def _core_key(cpu: Cpu) -> tuple[str, int]:
-    """Identity of a CPU's core; a CPU whose core is not known is a core of its own."""
-    return ("cpu", cpu.id) if cpu.core is None else ("core", cpu.core)
-
-
 def _masks(keyed: Iterable[tuple[object, Cpu]]) -> list[int]:
     """CPUs with equal keys as masks, by lowest CPU."""
     masks: dict[object, int] = {}
@@ -111,10 +108,6 @@ def _masks(keyed: Iterable[tuple[object, Cpu]]) -> list[int]:
 
 def _largest_first(parts: Iterable[tuple[TopologyLevel, int]]) -> list[tuple[TopologyLevel, int]]:
     return sorted(parts, key=lambda part: (-part[1].bit_count(), part[0], lowest(part[1])))
-
-
-def _mask(cpus: Iterable[Cpu]) -> int:
-    return sum(1 << cpu.id for cpu in cpus)
 
 
 def lowest(mask: int) -> int:

@@ -155,9 +155,6 @@ def _distance_from(node: NumaNode) -> Callable[[int], tuple[int, int]]:
     return lambda other: (node.distances.get(other, 255), other)
 
 
-# -- published attributes ----------------------------------------------------------------------
-
-
 def _published(pairs: Iterable[tuple[int | None, int | None]]) -> dict[int, int]:
     """Published id of each part, by index: the firmware's where those are unique, else the index.
 

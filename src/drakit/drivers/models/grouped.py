@@ -77,8 +77,6 @@ class GroupedDriver:
     def _amounts(self, group: ResourceGroup) -> dict[CapacityKind, int]:
         return {k: n for each in self.resources for k, n in each.amounts(group).items()}
 
-    # -- offer -----------------------------------------------------------------------------------
-
     def offer(self) -> Offer:
         """The devices, and how much of each NUMA node all claims together may get."""
         limits = {each.key: each.offered for each in self.node_amounts}
@@ -87,8 +85,7 @@ class GroupedDriver:
     def _published(self, device: GroupDevice) -> Device:
         attributes = self.attributes(device)
         attributes |= pcie_roots(self.cpus, device.group.cpus, len(attributes))
-        conditions = [each.binding_conditions(device) for each in self.resources]
-        binding = [condition for condition in conditions if condition is not None]
+        binding = [pair for each in self.resources if (pair := each.binding_conditions(device))]
         mapped = self.cpus.config.publish_node_allocatable_resource_mapping
         return Device(
             name=device.name,
@@ -106,11 +103,7 @@ class GroupedDriver:
         )
 
     def attributes(self, device: GroupDevice) -> dict[str, Attribute]:
-        """Attributes to select and match by.
-
-        All except location are on every device: a selector that reads an attribute which a device
-        does not have fails, and with it the allocation.
-        """
+        """Attributes to select by, all except location on every device: a selector of a missing one fails."""
         attributes: dict[str, Attribute] = {}
         for resource in self.resources:
             attributes |= resource.attributes(device)
@@ -119,8 +112,6 @@ class GroupedDriver:
         if device.group.socket is not None:
             attributes[f"{self.name}/socketID"] = int_attribute(device.group.socket)
         return attributes
-
-    # -- assign ----------------------------------------------------------------------------------
 
     def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
         """What each resource chooses for the amounts that the scheduler allocated."""
@@ -164,10 +155,10 @@ class GroupedDriver:
         return request
 
     def _device(self, claim: Claim, allocated: AllocatedDevice) -> GroupDevice:
-        for device in self.devices:
-            if device.name == allocated.device:
-                return device
-        known = ", ".join(device.name for device in self.devices) or "none"
+        found = {device.name: device for device in self.devices}
+        if allocated.device in found:
+            return found[allocated.device]
+        known = ", ".join(found) or "none"
         raise RejectedError(
             f"this node has no device {allocated.device}, which was allocated to {claim} (it has: "
             f"{known}); if the driver's configuration has changed, delete the pod and the claim so "
@@ -175,16 +166,12 @@ class GroupedDriver:
             reason="unknown-device",
         )
 
-    # -- enforce ---------------------------------------------------------------------------------
-
     def enforce(self, container: ContainerView, prepared_claims: PreparedClaims) -> DesiredResources:
         """What each resource demands of the container; a later resource overrides an earlier one."""
         for use in container.uses:
             check_owner(container, use)
         desired = (each.enforce(container, prepared_claims) for each in self.resources)
         return reduce(_combined, desired, DesiredResources())
-
-    # -- node driver -----------------------------------------------------------------------------
 
     @property
     def memory_policy(self) -> MemoryQosPolicy:

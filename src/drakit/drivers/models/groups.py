@@ -34,7 +34,6 @@ class ResourceGroup:
     nodes: tuple[int, ...]
     """NUMA nodes, ascending."""
     cpus: CpuSet
-    """CPUs offered to claims."""
     socket: int | None
     """The only socket. A NUMA node on several has its lowest: selectors rely on the attribute."""
     memory_only: bool = False
@@ -70,10 +69,7 @@ _GROUPINGS: Final[Mapping[GroupBy, tuple[Scope, Callable[[Locality], int]]]] = {
 
 
 def groups_of(localities: Iterable[Locality], group_by: GroupBy) -> tuple[ResourceGroup, ...]:
-    """The groups of a machine, NUMA nodes without CPUs last and each on its own.
-
-    The scheduler takes the first device that fits and must not try the slower, remote memory first.
-    """
+    """The groups of a machine; remote memory last and by node: the scheduler takes the first that fits."""
     scope, number_of = _GROUPINGS[group_by]
     members: dict[int, list[Locality]] = {}
     remote = []

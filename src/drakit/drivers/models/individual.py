@@ -74,12 +74,10 @@ class IndividualCpus:
         """CPUs by state."""
         return self.cpus.gauges(prepared_claims)
 
-    # -- offer -----------------------------------------------------------------------------------
-
     def offer(self) -> Offer:
         """Every offered CPU; CPUs that went offline are tainted and unhealthy."""
         machine = self.cpus.machine
-        offline = [machine.by_id[cpu] for cpu in self._offline]
+        offline = [machine.by_id[cpu] for cpu in self._offline()]
         devices = [self._device(machine.by_id[cpu]) for cpu in self._order()]
         # The topology of an offline CPU is unknown; all attributes stay: selectors must not fail.
         devices += [self._device(cpu, (OFFLINE,)) for cpu in offline]
@@ -98,7 +96,6 @@ class IndividualCpus:
             for core in sorted(cores, key=lambda core: core & offered != core):
                 yield from CpuSet.from_mask(core & offered)
 
-    @property
     def _offline(self) -> CpuSet:
         """CPUs that were taken offline. Those that are offline because SMT is off do not count."""
         machine = self.cpus.machine
@@ -112,11 +109,12 @@ class IndividualCpus:
 
     def _device(self, cpu: Cpu, taints: tuple[Taint, ...] = ()) -> Device:
         attributes = self._attributes(cpu)
+        if cpu.online:
+            attributes |= pcie_roots(self.cpus, CpuSet([cpu.id]), len(attributes))
         mapped = self.cpus.config.publish_node_allocatable_resource_mapping
         return Device(
             name=device_name(cpu.id),
-            attributes=attributes
-            | (pcie_roots(self.cpus, CpuSet([cpu.id]), len(attributes)) if cpu.online else {}),
+            attributes=attributes,
             node_allocatable_resources={"cpu": {"mapping": {"deviceMultiplier": "1"}}} if mapped else {},
             taints=taints,
         )
@@ -133,8 +131,6 @@ class IndividualCpus:
             "dra.cpu/smtEnabled": bool_attribute(self.cpus.machine.smt_active),
             **numa_attributes(node_id(cpu)),
         }
-
-    # -- assign ----------------------------------------------------------------------------------
 
     def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
         """Exactly the CPUs that the scheduler chose."""
@@ -182,7 +178,6 @@ class IndividualCpus:
     def _check_policy(self, policy: CpuPolicy, cpus: CpuSet) -> None:
         """Reject a policy that the scheduler's choice does not satisfy: the driver cannot choose."""
         machine = self.cpus.machine
-        broken = ""
         if policy.cpuset is not None and policy.cpuset != cpus:
             broken = f"cpuset {policy.cpuset}"
         elif policy.whole_cores and any(core & cpus and not core <= cpus for core in machine.cores):
@@ -193,14 +188,13 @@ class IndividualCpus:
             broken = "placement: spread (add distinctAttribute: dra.cpu/coreID)"
         elif policy.distribute is Distribute.NUMA:
             broken = "distribute: numa (make one request per dra.cpu/numaNodeID)"
-        if broken:
-            raise RejectedError(
-                f"the scheduler chose CPUs {cpus}, which is not {broken}; in individual mode the "
-                f"driver cannot choose others",
-                reason="policy",
-            )
-
-    # -- enforce ---------------------------------------------------------------------------------
+        else:
+            return
+        raise RejectedError(
+            f"the scheduler chose CPUs {cpus}, which is not {broken}; in individual mode the driver cannot "
+            "choose others",
+            reason="policy",
+        )
 
     def enforce(self, container: ContainerView, prepared_claims: PreparedClaims) -> DesiredResources:
         """Claimed CPUs for containers with claims, the shared pool for all others."""

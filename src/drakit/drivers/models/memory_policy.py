@@ -33,8 +33,6 @@ class MemoryQosPolicy:
     throttling_factor: float | None = None
     page_limits: bool = True
     """Whether claims of hugepages become limits; without, a claim is not kept from others."""
-    reserving_limits: bool = True
-    """Whether the kernel limits reservations of pages too (``rsvd.max``, since 5.7)."""
     hugetlb_charged: bool = False
     """cgroup2 is mounted with ``memory_hugetlb_accounting``: pages count as memory in use."""
     allocatable: int | None = None

@@ -33,42 +33,29 @@ class NodeAmount(NamedTuple):
 
 
 class NodeDriver(Driver, Protocol):
-    """A driver of this node's own resources, whichever resources and device model it has.
-
-    Callers ask for what they need and get a neutral value (empty, off) from a driver that does not
-    have the resource: nobody has to know which driver it is.
-    """
+    """A driver of this node's own resources; for those that it does not have, values are empty or off."""
 
     @property
     def cpus(self) -> NodeCpus:
         """The node's CPUs: machine, reservation, shared pool."""
-        ...
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Settings that do not fit this machine, one sentence each."""
-        ...
 
     @property
     def memory_policy(self) -> MemoryQosPolicy:
         """Memory protection and hugepage limits that the driver enforces."""
-        ...
 
     @property
     def node_amounts(self) -> tuple[NodeAmount, ...]:
         """Memory and hugepages offered, by NUMA node; empty for a driver of CPUs alone."""
-        ...
 
     def consumption(self, claim: PreparedClaim) -> Mapping[str, Mapping[str, Quantity]]:
-        """Capacity of each device that *claim* uses, wherever the claim was prepared.
-
-        By device and capacity key. Empty where devices have no consumable capacity.
-        """
-        ...
+        """Capacity that *claim* uses, by device and key; empty where devices have no consumable capacity."""
 
     def gauges(self, prepared_claims: PreparedClaims) -> Iterable[Gauge]:
         """Metrics of the driver's resources."""
-        ...
 
 
 class WarningLog:

@@ -143,6 +143,10 @@ class ResourceShare:
         )
 
 
+Requests = Sequence[AllocatedAmounts]
+Shares = Sequence[ResourceShare]
+
+
 class GroupedResource(ABC):
     """One resource of a machine. Immutable, like the driver it belongs to; all methods are pure."""
 
@@ -156,12 +160,7 @@ class GroupedResource(ABC):
         """How much of each kind a group offers, without what is reserved."""
 
     @abstractmethod
-    def assign(
-        self,
-        requests: Sequence[AllocatedAmounts],
-        shares: Sequence[ResourceShare],
-        prepared_claims: PreparedClaims,
-    ) -> Sequence[ResourceShare]:
+    def assign(self, requests: Requests, shares: Shares, prepared_claims: PreparedClaims) -> Shares:
         """Choose this resource's share for each request of a claim, in order.
 
         *shares* are those of the resources before it: memory is chosen near the CPUs. Raises
@@ -169,10 +168,7 @@ class GroupedResource(ABC):
         """
 
     def enforce(self, container: ContainerView, prepared_claims: PreparedClaims) -> DesiredResources:
-        """What a container must have of this resource. Nothing, by default.
-
-        Raises :class:`~drakit.kit.driver.RejectedError` if the container must not run.
-        """
+        """What a container must have, if anything. Raises ``RejectedError`` if it must not run."""
         return DesiredResources()
 
     def attributes(self, device: GroupDevice) -> Mapping[str, Attribute]:

@@ -49,21 +49,12 @@ class CgroupScanner:
 
     def pods(self) -> list[ObservedPod]:
         """All pods, by path."""
-        return sorted(
-            (
-                ObservedPod(
-                    pod.uid,
-                    pod.path,
-                    tuple(
-                        self._container(found, f"{pod.path}/{name}")
-                        for name in self._tree.children(pod.path)
-                        if (found := container_id(name)) is not None
-                    ),
-                )
-                for pod in self._tree.pods()
-            ),
-            key=lambda pod: pod.path,
-        )
+        pods = []
+        for pod in sorted(self._tree.pods(), key=lambda pod: pod.path):
+            entries = ((container_id(name), f"{pod.path}/{name}") for name in self._tree.children(pod.path))
+            containers = (self._container(found, path) for found, path in entries if found is not None)
+            pods.append(ObservedPod(pod.uid, pod.path, tuple(containers)))
+        return pods
 
     def read(self, path: str, file: str) -> str | None:
         """The first line of a cgroup's file; None if it cannot be read."""

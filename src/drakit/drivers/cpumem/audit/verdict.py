@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Literal
 
 from drakit.cgroups.paths import pod_cgroup
 from drakit.cgroups.values import PAGE_SIZE, amount, parse_list, same_value
@@ -47,10 +47,8 @@ class Check:
 
     def __str__(self) -> str:
         found = "missing" if self.found is None else self.found or "empty"
-        return f"{self.file} is {found}, must be {_WORDS[self.relation]}{self.wanted}"
-
-
-_WORDS: Final = {"is": "", "at least": "at least ", "within": "within "}
+        relation = "" if self.relation == "is" else f"{self.relation} "
+        return f"{self.file} is {found}, must be {relation}{self.wanted}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +83,7 @@ def audit(
     owners = _owners(prepared_claims, pods)
     containers = _Containers(driver, policy, prepared_claims, read)
     found = [v for pod in pods for v in containers.verdicts(pod, owners.get(pod.uid, []))]
-    found.extend(_tree_verdicts(policy, pods, owners, read))
-    return found
+    return [*found, *_tree_verdicts(policy, pods, owners, read)]
 
 
 def _owners(prepared_claims: PreparedClaims, pods: Iterable[ObservedPod]) -> dict[str, list[PreparedClaim]]:
@@ -100,13 +97,8 @@ def _owners(prepared_claims: PreparedClaims, pods: Iterable[ObservedPod]) -> dic
     return found
 
 
-# -- containers --------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class _Containers:
-    """Verdicts of containers."""
-
     driver: Driver
     policy: MemoryQosPolicy
     prepared_claims: PreparedClaims
@@ -173,18 +165,19 @@ class _Containers:
 
 
 def _use(entry: PreparedClaim, parts: frozenset[ClaimRequest]) -> ClaimUse:
-    prepared_devices = tuple(
-        prepared for prepared in entry.devices if ClaimRequest(entry.uid, prepared.request) in parts
-    )
+    devices = tuple(each for each in entry.devices if ClaimRequest(entry.uid, each.request) in parts)
     owner = next(iter(entry.consumers), "")
-    return ClaimUse(entry, prepared_devices, owner, owner)
+    return ClaimUse(entry, devices, owner, owner)
 
 
 def _cpuset_checks(desired: DesiredResources, path: str, exclusive: bool, read: Read) -> Iterator[Check]:
     if desired.cpus is not None and exclusive:
         yield _same_set("cpuset.cpus", desired.cpus, read(path, "cpuset.cpus"))
     elif desired.cpus is not None:
-        yield _within("cpuset.cpus.effective", desired.cpus, _inherited(path, read))
+        found = _inherited(path, read)
+        there = parse_list(found)
+        right = None if there is None else bool(there) and there <= desired.cpus
+        yield Check("cpuset.cpus.effective", "within", str(desired.cpus), found, right)
     if desired.mems is not None:
         yield _same_set("cpuset.mems", desired.mems, read(path, "cpuset.mems"))
 
@@ -200,12 +193,6 @@ def _inherited(path: str, read: Read) -> str | None:
 
 def _same_set(file: str, wanted: CpuSet, found: str | None) -> Check:
     return Check(file, "is", str(wanted), found, parse_list(found) == wanted)
-
-
-def _within(file: str, wanted: CpuSet, found: str | None) -> Check:
-    there = parse_list(found)
-    right = None if there is None else bool(there) and not (there - wanted)
-    return Check(file, "within", str(wanted), found, right)
 
 
 def _limit_checks(
@@ -240,9 +227,6 @@ def _protection(policy: MemoryQosPolicy, file: str, wanted: str, found: str | No
 def _at_least(file: str, wanted: str, found: str | None) -> Check:
     enough = amount(found) >= int(wanted) // PAGE_SIZE * PAGE_SIZE  # the kernel keeps whole pages
     return Check(file, "at least", wanted, found, enough)
-
-
-# -- pods and above ------------------------------------------------------------------------------------
 
 
 def _tree_verdicts(

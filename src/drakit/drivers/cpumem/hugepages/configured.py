@@ -32,10 +32,7 @@ def machine_and_growth(config: CpuMemConfig) -> tuple[Machine, dict[int, dict[in
 
 
 def configured_pools(config: CpuMemConfig, withheld: Withheld) -> HugepagePools:
-    """The reconciler of the configured pools; it does nothing if none are configured.
-
-    Call :meth:`~.pools.HugepagePools.establish` before the first offer.
-    """
+    """The reconciler of the configured pools, if any; ``establish`` them before the first offer."""
     machine = discover(config.sysfs_root)
     sizes = {pool.size_bytes for node in machine.numa_nodes for pool in node.hugepages}
     return HugepagePools(

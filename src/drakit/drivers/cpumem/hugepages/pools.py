@@ -89,14 +89,6 @@ class PoolShortage:
         return f"{self.obtained} of {self.wanted} {self.key}"
 
 
-@dataclass(frozen=True, slots=True)
-class _GrowthLimit:
-    """The largest size that a pool reached when the kernel allocated fewer pages than requested."""
-
-    largest: int
-    until: float
-
-
 class HugepagePools(Reconciler):
     """The :class:`~drakit.kit.reconciler.Reconciler` of the node's hugepage pools.
 
@@ -126,10 +118,9 @@ class HugepagePools(Reconciler):
         self._shortages: dict[PoolKey, PoolShortage] = {}
         self._retry_at = 0.0
         self._spare_since: dict[PoolKey, float] = {}
-        self._growth_limits: dict[PoolKey, _GrowthLimit] = {}
+        self._growth_limits: dict[PoolKey, tuple[int, float]] = {}
+        """The largest size that the kernel allowed recently, and until when that counts."""
         self._owns_no_pages = False
-
-    # -- the reconciler protocol -----------------------------------------------------------------
 
     async def establish(self, prepared_claims: PreparedClaims) -> None:
         """Give every configured pool its size, without removing pages of *prepared_claims*."""
@@ -197,32 +188,21 @@ class HugepagePools(Reconciler):
         Less where the kernel recently allocated fewer pages than requested: a scheduler that knew of
         the others would choose them again.
         """
-        return {
-            node.id: {
-                pool.size_bytes: self._possible(
-                    PoolKey(node.id, pool.size_bytes),
-                    persistent(pool),
-                    growth.get(node.id, {}).get(pool.size_bytes, 0),
-                )
-                for pool in node.hugepages
-            }
-            for node in machine.numa_nodes
-        }
-
-    def _possible(self, key: PoolKey, size: int, growth: int) -> int:
-        limit = self._growth_limits.get(key)
-        if limit is None or limit.until <= self._clock():
-            return growth
-        return min(growth, max(0, limit.largest - size))
-
-    # -- static pools ----------------------------------------------------------------------------
+        found: dict[int, dict[int, int]] = {node.id: {} for node in machine.numa_nodes}
+        for node in machine.numa_nodes:
+            for pool in node.hugepages:
+                pages = growth.get(node.id, {}).get(pool.size_bytes, 0)
+                largest, until = self._growth_limits.get(PoolKey(node.id, pool.size_bytes), (0, 0.0))
+                if until > self._clock():
+                    pages = min(pages, max(0, largest - persistent(pool)))
+                found[node.id][pool.size_bytes] = pages
+        return found
 
     def set_static_sizes(self, claimed: Mapping[PoolKey, int] | None = None) -> tuple[PoolShortage, ...]:
-        """Give every configured pool its size, as far as the kernel allows; returns the shortages.
+        """Give every configured pool its size as far as the kernel allows; returns the shortages. Blocks.
 
-        Called at start, before the first offer. Blocks. *claimed* pages are not removed if the
-        configured size was lowered. Never raises ``OSError``: a pool that cannot be written is short,
-        and the error is logged.
+        *claimed* pages are kept if the configured size was lowered. Never raises ``OSError``: a pool that
+        cannot be written is short, and the error is logged.
         """
         demands = {key: Demand(pages) for key, pages in (claimed or {}).items()}
         with self._exclusively():
@@ -263,8 +243,6 @@ class HugepagePools(Reconciler):
                 obtained=obtained,
             )
         self._shortages[key] = shortage
-
-    # -- on demand -------------------------------------------------------------------------------
 
     def _serve(
         self,
@@ -311,8 +289,7 @@ class HugepagePools(Reconciler):
             )
         got = self._resizer.resize(key, target, "grow")
         if persistent(got) < target or got.free < fresh:
-            until = self._clock() + _UNAVAILABLE_SECONDS
-            self._growth_limits[key] = _GrowthLimit(persistent(got), until)
+            self._growth_limits[key] = (persistent(got), self._clock() + _UNAVAILABLE_SECONDS)
             raise RejectedError(
                 f"{entry} does not get its {key}: requested a pool of {target} from the kernel, got "
                 f"{persistent(got)} with {got.free} free; memory is fragmented or used up. The kubelet "
@@ -381,8 +358,6 @@ class HugepagePools(Reconciler):
         if self._clock() - since >= max(_SHORTEST_SPARE, self._settings.shrink_after):
             del self._spare_since[key]
             self._resizer.resize(key, target, "grow")
-
-    # -- common parts ----------------------------------------------------------------------------
 
     def _restore(self) -> None:
         with self._exclusively():

@@ -1,7 +1,6 @@
 """The pages that this driver added to hugepage pools, recorded so that a crash loses none.
 
-A restarted driver needs the record to tell the pages it added from those of the administrator. Pages
-that are not in a valid record of this boot count as somebody else's and are kept.
+Pages that are not in a valid record of this boot count as the administrator's and are kept.
 """
 
 from __future__ import annotations
@@ -59,12 +58,9 @@ class PoolRecord:
             if found is not None and found.format != _FORMAT:
                 raise ValueError(f"format {found.format} is not supported")
         except ValueError as error:
-            log.warning(
-                "invalid record of hugepages; pages added before are kept",
-                path=self._record.path,
-                error=error,
-            )
-            return RecordedPages()
+            path = self._record.path
+            log.warning("invalid record of hugepages; pages added before are kept", path=path, error=error)
+            found = None
         if found is None:
             return RecordedPages()
         pools = {PoolKey(pool.node, pool.size): pool.share for pool in found.pools}

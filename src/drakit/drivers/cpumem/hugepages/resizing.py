@@ -52,7 +52,7 @@ class Resizer:
         self.served = recorded.served
 
     def note_served(self, uids: frozenset[str]) -> None:
-        """PoolRecord the claims that have their pages."""
+        """Record the claims that have their pages."""
         if uids != self.served:
             self.served = uids
             self._save()

@@ -40,10 +40,7 @@ class PageCounts:
 
     @classmethod
     def parse(cls, text: str) -> PageCounts:
-        """Read ``0:2Mi=512,1Gi=4;1-3:2Mi=512;*:2Mi=64``; empty for none.
-
-        Raises ``ValueError`` with the part that is not valid and the syntax.
-        """
+        """Read ``0:2Mi=512,1Gi=4;1-3:2Mi=512;*:2Mi=64``; empty for none. Raises ``ValueError``."""
         by_node: dict[int, Mapping[int, int]] = {}
         elsewhere: Mapping[int, int] = {}
         for part in filter(None, (piece.strip() for piece in text.split(";"))):
@@ -145,11 +142,12 @@ def configuration_warnings(settings: HugepageSettings, machine: Machine) -> Iter
             if node is None:
                 yield f"{key} names NUMA node {number}, which this machine does not have; ignored"
                 continue
+            known = ", ".join(size_name(pool.size_bytes) for pool in node.hugepages) or "none"
             for size in sizes:
                 if not _has_pool(node, size):
                     yield (
                         f"{key} names {PoolKey(number, size)}, which the kernel does not support (it "
-                        f"supports {_names(node) or 'none'}); ignored"
+                        f"supports {known}); ignored"
                     )
             wanted = sum(size * pages for size, pages in sizes.items())
             if wanted > node.memory_bytes:
@@ -161,7 +159,3 @@ def configuration_warnings(settings: HugepageSettings, machine: Machine) -> Iter
 
 def _has_pool(node: NumaNode, size: int) -> bool:
     return bool(node.memory_bytes) and any(pool.size_bytes == size for pool in node.hugepages)
-
-
-def _names(node: NumaNode) -> str:
-    return ", ".join(size_name(pool.size_bytes) for pool in node.hugepages)

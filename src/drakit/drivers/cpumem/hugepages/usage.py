@@ -15,10 +15,7 @@ from drakit.kit.reconciler import PodView
 
 
 def used_from_cgroups(cgroup_root: str, sizes: Iterable[int]) -> UsedPages:
-    """A function that counts the pages in use by containers that use a claim.
-
-    Pages whose use cannot be read count as unused, so they are kept for the claim.
-    """
+    """A counter of pages in use by containers with claims; unreadable ones count as unused, so are kept."""
     wanted = tuple(sizes)
 
     def used(pods: Sequence[PodView]) -> Counter[PoolKey]:

@@ -107,10 +107,7 @@ class KubeletFiles:
             return None, f"its configuration cannot be read: {error}"
 
     def drop_ins(self) -> list[str]:
-        """The drop-ins in the kubelet's order: by name, depth first. Raises :class:`KubeletConfigError`.
-
-        Symbolic links to directories are not followed.
-        """
+        """The drop-ins by name, depth first; linked directories are not followed. Raises as :meth:`read`."""
         found: list[str] = []
         waiting = [(self.drop_in_dir, True)] if self.drop_in_dir else []
         seen = 0
@@ -183,9 +180,6 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 def _over(below: object, above: Mapping[str, Any]) -> dict[str, Any]:
     both = {**below, **above} if isinstance(below, Mapping) else above
     return {key: value for key, value in both.items() if value is not None}
-
-
-# -- files ------------------------------------------------------------------------------------------
 
 
 def _entries(directory: str) -> list[tuple[str, bool]]:

@@ -97,15 +97,9 @@ def _bytes(text: str, total: int) -> int:
         return 0
 
 
-# -- reading ----------------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class OwnershipReader:
-    """Reads the kubelet's configuration again whenever its files change.
-
-    If a file cannot be read, the last result is kept.
-    """
+    """Reads the kubelet's configuration whenever its files change; keeps the last readable result."""
 
     files: KubeletFiles
     mapped: bool = False
@@ -141,9 +135,7 @@ class OwnershipReader:
 
     def remarks(self) -> tuple[str, ...]:
         """Messages for the administrator, as of the last read."""
-        unknown = (
-            ()
-            if self.problem is None
-            else (f"{self.problem}: the kubelet's last known settings or defaults are assumed",)
-        )
-        return (*unknown, *self.ownership.reasons, *self.ownership.conflicts)
+        remarks = (*self.ownership.reasons, *self.ownership.conflicts)
+        if self.problem is None:
+            return remarks
+        return (f"{self.problem}: the kubelet's last known settings or defaults are assumed", *remarks)

@@ -16,14 +16,12 @@ A pod with claims only is BestEffort to the kubelet; its claims are nevertheless
 as ``memory.min``. Protection is worth no more than that of the weakest ancestor, so the whole chain
 is planned, also above ``kubepods`` if the kubelet has a ``cgroupRoot``.
 
-This differs from the kubelet, which adds Guaranteed *and* Burstable requests to the ``memory.min`` of
-``kubepods``: with the mount option ``memory_recursiveprot`` the part that no child claims is distributed
-by usage, so BestEffort pods would be protected too. The kernel evaluates ``min`` and ``low`` separately,
-so the two exact sums are enough.
+The kubelet adds Burstable requests to the ``memory.min`` of ``kubepods`` too; with the mount option
+``memory_recursiveprot`` the part that no child claims would then protect BestEffort pods. The kernel
+evaluates ``min`` and ``low`` separately, so the two exact sums are enough.
 
-A claim that several containers of a pod share counts in full for each of them and once for the pod,
-because it is unknown at creation which other containers will use it. If they use more together than
-the claim, the kernel divides the pod's protection by usage.
+A claim that several containers of a pod share counts in full for each of them and once for the pod: it is
+unknown at creation which others will use it. Beyond the claim the kernel divides the protection by usage.
 """
 
 from __future__ import annotations
@@ -121,16 +119,12 @@ def protecting_file(policy: MemoryQosPolicy, qos_class: QosClass) -> str:
     return LOW if soft else MIN
 
 
-def page_limit_files(policy: MemoryQosPolicy, size: str, limit: int) -> Values:
+def page_limit_files(size: str) -> tuple[str, str]:
     """The limits of a page size, in the order to write them.
 
     ``rsvd.max`` counts when pages are reserved (mmap fails), ``max`` when they are touched (SIGBUS).
     """
-    reserving = {f"hugetlb.{size}.rsvd.max": str(limit)} if policy.reserving_limits else {}
-    return {**reserving, f"hugetlb.{size}.max": str(limit)}
-
-
-# -- containers -----------------------------------------------------------------------------------
+    return (f"hugetlb.{size}.rsvd.max", f"hugetlb.{size}.max")
 
 
 def container_values(
@@ -147,7 +141,8 @@ def container_values(
             values[HIGH] = str(high)
     if policy.owns(Knob.HUGEPAGES):
         for size, claimed in sorted(pages_of(distinct(container.shares)).items()):
-            values |= page_limit_files(policy, size, claimed + container.classic_pages.get(size, 0))
+            limit = str(claimed + container.classic_pages.get(size, 0))
+            values |= dict.fromkeys(page_limit_files(size), limit)
     return values
 
 
@@ -164,20 +159,19 @@ def container_memory_limit(policy: MemoryQosPolicy, container: ContainerFacts) -
 
 
 def _container_protection(policy: MemoryQosPolicy, qos_class: QosClass, container: ContainerFacts) -> int:
-    claimed = _claimed(policy, distinct(container.shares))
+    requested = _requested(qos_class, container)
+    return _protected(policy, distinct(container.shares), requested, container.classic_pages)
+
+
+def _protected(
+    policy: MemoryQosPolicy, shares: Iterable[MemoryShare], requested: int, classic: Mapping[str, int]
+) -> int:
+    """Bytes to protect: claims, and in mode ``all`` also requests; pages only if charged as memory."""
+    charged = policy.hugetlb_charged
+    claimed = sum(share.memory + (share.page_bytes if charged else 0) for share in shares)
     if policy.mode != "all":
         return claimed if policy.mode == "claims" else 0
-    return claimed + _requested(qos_class, container) + _charged(policy, container.classic_pages)
-
-
-def _claimed(policy: MemoryQosPolicy, shares: Iterable[MemoryShare]) -> int:
-    """Bytes that these shares protect."""
-    pages = policy.hugetlb_charged
-    return sum(share.memory + (share.page_bytes if pages else 0) for share in shares)
-
-
-def _charged(policy: MemoryQosPolicy, classic: Mapping[str, int]) -> int:
-    return sum(classic.values()) if policy.hugetlb_charged else 0
+    return claimed + requested + (sum(classic.values()) if charged else 0)
 
 
 def _requested(qos_class: QosClass, container: ContainerFacts) -> int:
@@ -198,14 +192,9 @@ def _throttled(
     if qos_class is QosClass.GUARANTEED or (container.bound is None and pod_limit is not None):
         return None
     request = 0 if qos_class is QosClass.BEST_EFFORT else container.request
-    if request is None:
-        return None  # its request may be its limit, and then it must not be throttled
-    if container.bound is None:
-        limit = policy.allocatable
-    elif container.bound == request:
-        return None
-    else:
-        limit = container.bound + memory
+    if request is None or request == container.bound:
+        return None  # an unknown request may be the limit, and then it must not be throttled
+    limit = policy.allocatable if container.bound is None else container.bound + memory
     high = _above(policy, request, limit)
     if high is None or not policy.hugetlb_charged:
         return high
@@ -219,9 +208,6 @@ def _above(policy: MemoryQosPolicy, request: int, limit: int | None) -> int | No
         return None
     high = throttle_at(request, limit, policy.throttling_factor, policy.page_size)
     return high if high > request else None
-
-
-# -- pods and above ---------------------------------------------------------------------------------
 
 
 def plan(policy: MemoryQosPolicy, pods: Iterable[PodFacts]) -> QosPlan:
@@ -261,12 +247,9 @@ class _Sums:
 
 def pod_protection(policy: MemoryQosPolicy, pod: PodFacts) -> int:
     """The protected memory of a pod: its requests, and each of its claims once."""
-    claimed = _claimed(policy, pod.claims)
-    if policy.mode != "all":
-        return claimed if policy.mode == "claims" else 0
     requests = [_requested(pod.place.qos_class, container) for container in pod.containers]
     own = sum(requests) if pod.request is None else max([pod.request, *requests])
-    return claimed + own + _charged(policy, pod.pages)
+    return _protected(policy, pod.claims, own, pod.pages)
 
 
 def _protect(policy: MemoryQosPolicy, pod: PodFacts, sums: _Sums, floors: _Sums) -> None:
@@ -293,7 +276,7 @@ def _limit_pages(
     claimed, classic = pages_of(pod.claims), pod.pages
     for size in sorted(claimed_sizes):
         limit = claimed.get(size, 0) + classic.get(size, 0)
-        for file in page_limit_files(policy, size, limit):
+        for file in page_limit_files(size):
             if size in claimed:
                 sums.add(pod.place.pod, file, limit)
             if limit:

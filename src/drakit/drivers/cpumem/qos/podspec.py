@@ -1,7 +1,4 @@
-"""Requests and limits of pods, from the API server; used in mode ``all`` only.
-
-The runtime reports limits but not requests.
-"""
+"""Requests and limits of pods, from the API server, for mode ``all``: the runtime reports no requests."""
 
 from __future__ import annotations
 
@@ -118,8 +115,7 @@ def _bytes(value: str | float) -> int:
 class ApiPodSpecs:
     """The requests of the node's pods, listed again for a new pod and once a minute.
 
-    *connect* creates a client for one list. If the server cannot be reached, the last list is used; new
-    pods then have no protection beyond their claims.
+    If the server cannot be reached, the last list is used; new pods have only their claims protected.
     """
 
     def __init__(

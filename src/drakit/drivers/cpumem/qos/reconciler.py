@@ -72,7 +72,10 @@ class QosReconciler(Reconciler):
         specs: Mapping[str, PodRequests] = {}
         if policy.mode == "all" and self._specs is not None:
             specs = await self._specs({pod.uid for pod in pods})
-        self._note_pods(pods)
+        uids = frozenset(pod.uid for pod in pods)
+        if uids != self._pods:
+            self._pods = uids
+            self._pods_changed_at = self._clock()
         self._policy = policy
         self._facts = tuple(self._facts_of(_merged(pods), prepared_claims, specs))
         self._plan = plan(policy, self._facts)
@@ -83,14 +86,6 @@ class QosReconciler(Reconciler):
         """Restore the values from before this driver was installed."""
         for left in self._writer.restore():
             log.warning("cannot restore cgroup file", file=left)
-
-    # -- pods as the planner needs them ----------------------------------------------------------
-
-    def _note_pods(self, pods: Sequence[PodView]) -> None:
-        uids = frozenset(pod.uid for pod in pods)
-        if uids != self._pods:
-            self._pods = uids
-            self._pods_changed_at = self._clock()
 
     def _facts_of(
         self, pods: Mapping[str, PodView], prepared_claims: PreparedClaims, specs: Mapping[str, PodRequests]
@@ -103,12 +98,12 @@ class QosReconciler(Reconciler):
             if place is not None:
                 yield self._pod_facts(place, pod, shares, specs.get(uid))
             elif shares:
-                unprotected.add(f"{pod.namespace}/{pod.name}")
-                if f"{pod.namespace}/{pod.name}" not in self._unprotected:
+                unprotected.add(name := f"{pod.namespace}/{pod.name}")
+                if name not in self._unprotected:
                     log.warning(
                         "no pod cgroup: claims are not protected and hugepages not limited at pod "
                         "level; is cgroupsPerQOS off?",
-                        pod=f"{pod.namespace}/{pod.name}",
+                        pod=name,
                         cgroup_parent=pod.cgroup_parent,
                     )
         self._unprotected = frozenset(unprotected)
@@ -147,8 +142,6 @@ class QosReconciler(Reconciler):
                 classic[size] = int(found)
         return classic
 
-    # -- metrics ---------------------------------------------------------------------------------
-
     def gauges(self) -> Iterable[Gauge]:
         """Protected and used memory, throttling, and writes of our files."""
         yield from self._protection_gauges()
@@ -175,8 +168,7 @@ class QosReconciler(Reconciler):
             yield Gauge("memory_protected_bytes", text, protected, (("level", level),))
         for knob in Knob:
             owner = "driver" if self._policy.owns(knob) else "nobody"
-            if knob in self._policy.kubelets:
-                owner = "kubelet"
+            owner = "kubelet" if knob in self._policy.kubelets else owner
             text = "The process that writes a group of memory files: 1 for the owner."
             for name in ("driver", "kubelet", "nobody"):
                 labels = (("files", knob.value), ("owner", name))
@@ -210,13 +202,9 @@ def _merged(pods: Sequence[PodView]) -> dict[str, PodView]:
     """Each pod once: after a sandbox died the runtime lists the old one and the new one."""
     found: dict[str, PodView] = {}
     for pod in pods:
-        there = found.get(pod.uid)
-        if there is not None:
-            pod = replace(
-                pod,
-                cgroup_parent=pod.cgroup_parent or there.cgroup_parent,
-                containers=(*there.containers, *pod.containers),
-            )
+        if (there := found.get(pod.uid)) is not None:
+            parent = pod.cgroup_parent or there.cgroup_parent
+            pod = replace(pod, cgroup_parent=parent, containers=(*there.containers, *pod.containers))
         if pod.uid:
             found[pod.uid] = pod
     return found

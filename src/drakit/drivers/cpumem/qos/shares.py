@@ -33,13 +33,11 @@ def shares_of(
 ) -> tuple[MemoryShare, ...]:
     """The shares in a claim's prepared devices (all of them unless *prepared_devices* are given).
 
-    A prepared device's amounts are named ``<pool of the node>/<kind>``: ``numa0/memory``,
-    ``numa1/hugepages2Mi``. Those of several NUMA nodes add up: the kernel's limits are not by node.
-    A prepared device with admin access holds nothing.
+    Amounts (``numa0/memory``, ``numa1/hugepages2Mi``) of several NUMA nodes add up: the kernel's limits
+    are not by node. A prepared device with admin access holds nothing.
     """
-    shares = (
-        _share(entry.uid, each) for each in (entry.devices if prepared_devices is None else prepared_devices)
-    )
+    devices = entry.devices if prepared_devices is None else prepared_devices
+    shares = (_share(entry.uid, each) for each in devices)
     return tuple(share for share in shares if share.memory or share.pages)
 
 

@@ -26,10 +26,7 @@ class Usage:
 
 
 def read_usage(root: str, paths: Iterable[str], page_sizes: Iterable[str]) -> Usage:
-    """The usage of the cgroups *paths*; *page_sizes* as the kernel spells them (``2MB``).
-
-    The files of a cgroup include everything below it.
-    """
+    """The usage of the cgroups *paths* and below; *page_sizes* as the kernel spells them (``2MB``)."""
     usage, sizes = Usage(), tuple(page_sizes)
     for path in paths:
         with open_cgroup(root, path) as cgroup:

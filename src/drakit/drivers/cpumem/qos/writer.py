@@ -1,15 +1,10 @@
 """Writer of planned cgroup files: restores original values and limits conflicts with other writers.
 
 The original value of every file is recorded on disk before the first write, and restored when the plan
-no longer contains the file, or at uninstall. Three things can undo a value:
-
-* systemd and the kubelet, which write a slice's defaults (0, or ``max``) when pods come and go, and
-  systemd also on daemon-reload. That is expected after such a change, and in a slice at any time; the
-  value is set again at once.
-* A hugetlb limit of 0, from the kubelet's partial updates; also set again at once.
-* Any other writer. Such a *foreign write* is counted, and repaired with growing delays at most
-  :attr:`RepairLimits.repairs` times. Then it is reported and left alone until the value is correct
-  again, because two daemons that overwrite each other harm the workload.
+no longer contains the file, or at uninstall. A value is set again at once where systemd or the kubelet reset
+it: to a slice's defaults when pods come and go and on daemon-reload, or a hugetlb limit to 0. Any other write
+is a *foreign write*: it is repaired with growing delays at most :attr:`RepairLimits.repairs` times, then
+reported and left alone, because two daemons that overwrite each other harm the workload.
 
 Protection is raised from the top down and lowered from the bottom up, because it is worth no more
 than that of the weakest ancestor.
@@ -77,13 +72,10 @@ class _FileState:
 
     @property
     def original(self) -> str:
-        """The value before the driver's first write.
-
-        A file without record that already has the desired value was set by the driver, and its
-        record was lost.
-        """
+        """The value before the driver's first write."""
         if self.managed is not None:
             return self.managed.before
+        # A file without record that already has the desired value: the record was lost.
         return default_value(self.key.file) if self.now == self.wanted else self.now
 
 
@@ -172,8 +164,6 @@ class CgroupWriter:
         self.apply(QosPlan(), pods_changed=False)
         return [f"{each.key}: {self.counts.problems.get(each.key, '')}" for each in self._record]
 
-    # -- reading ---------------------------------------------------------------------------------
-
     def _states(self, plan: QosPlan) -> Iterator[_FileState]:
         """All files that are planned or recorded, of cgroups that exist."""
         recorded: dict[str, list[str]] = {}
@@ -185,8 +175,7 @@ class CgroupWriter:
                 if cgroup is None:
                     continue
                 for file in dict.fromkeys((*exact, *floors, *recorded.get(path, ()))):
-                    state = self._state(cgroup, FileKey(path, file))
-                    if state is None:
+                    if (state := self._state(cgroup, FileKey(path, file))) is None:
                         continue
                     if file in exact:
                         yield replace(state, wanted=exact[file])
@@ -220,8 +209,6 @@ class CgroupWriter:
 
     def _same(self, file: str, now: str, value: str) -> bool:
         return same_value(file, now, value, self._page_size)
-
-    # -- deciding --------------------------------------------------------------------------------
 
     def _decide(self, state: _FileState, pods_changed: bool) -> _PlannedWrite | None:
         if state.wanted is None:
@@ -267,13 +254,9 @@ class CgroupWriter:
 
     def _end_conflict(self, key: FileKey) -> None:
         conflict = self._conflicts.get(key)
-        if conflict is None:
-            return
-        if conflict.given_up or self._clock() - conflict.last >= self._limits.quiet_period:
+        if conflict and (conflict.given_up or self._clock() - conflict.last >= self._limits.quiet_period):
             log.info("cgroup file has its desired value again", path=key)
             del self._conflicts[key]
-
-    # -- writing ---------------------------------------------------------------------------------
 
     def _write(self, write: _PlannedWrite) -> bool:
         """Write one file; whether nothing remains to be done for it."""
