@@ -30,7 +30,6 @@ class BootDocument(Protocol):
     @property
     def boot(self) -> str:
         """The boot ID (see :func:`boot_id`)."""
-        ...
 
 
 DocumentT = TypeVar("DocumentT", bound=BootDocument)
