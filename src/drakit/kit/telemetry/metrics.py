@@ -105,9 +105,6 @@ class HostMetrics:
         families: dict[str, GaugeFamily] = {}
         for source in self._sources:
             for gauge in source():
-                family = families.get(gauge.name)
-                if family is None:
-                    family = GaugeFamily(f"{self._prefix}_{gauge.name}", gauge.help, [])
-                    families[gauge.name] = family
-                family.readings.append((gauge.labels, gauge.value))
+                family = GaugeFamily(f"{self._prefix}_{gauge.name}", gauge.help, [])
+                families.setdefault(gauge.name, family).readings.append((gauge.labels, gauge.value))
         return families.values()
