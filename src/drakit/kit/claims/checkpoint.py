@@ -291,7 +291,8 @@ class Checkpoint:
         for uid, signature in files.items():
             if not self._up_to_date(uid, signature):
                 changed |= self._reread(uid, signature)
-        for uid in [uid for uid in self._tracked() if uid not in files]:
+        tracked = (*self._known, *self._newer, *self._damaged, *self._unread)
+        for uid in [uid for uid in tracked if uid not in files]:
             changed |= self._recheck(uid)
         self._read_quarantined(asides)
         # Two changes within one tick of the file system's clock leave the same stamp: trust it only
@@ -353,9 +354,6 @@ class Checkpoint:
             return known[0] == signature
         newer = self._newer.get(uid)
         return signature == (newer.signature if newer is not None else self._damaged.get(uid))
-
-    def _tracked(self) -> list[str]:
-        return [*self._known, *self._newer, *self._damaged, *self._unread]
 
     def _recheck(self, uid: str) -> bool:
         """Check a file that the listing did not contain: forget it only if it does not exist."""
