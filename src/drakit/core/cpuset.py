@@ -167,10 +167,7 @@ class CpuSet:
 
     @classmethod
     def parse_mask(cls, text: str) -> CpuSet:
-        """Read the kernel's mask format (``ffffffff,00000000``, highest word first).
-
-        A word has 1 to 8 hexadecimal digits. Raises :class:`CpuSetError` with the position.
-        """
+        """Read the kernel's mask format, words of 1 to 8 hexadecimal digits; raises :class:`CpuSetError`."""
         stripped = text.strip(" \t\r\n\0")
         if len(stripped) > MAX_CPU // 2:
             raise CpuSetError("mask is too long", stripped, MAX_CPU // 2)

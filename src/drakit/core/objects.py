@@ -443,10 +443,7 @@ class DeviceTaintRule(Struct, frozen=True):
 
 
 def true_conditions(claim: ResourceClaim, result: DeviceRequestAllocationResult) -> dict[str, str]:
-    """The true conditions of one allocated device, each with its message (KEP-4817, KEP-5007).
-
-    Malformed entries, written by other drivers, are ignored.
-    """
+    """True conditions of an allocated device, with messages (KEP-4817, KEP-5007); skips malformed entries."""
     wanted = [result.driver, result.pool, result.device, result.share_id or ""]
     keys = ("driver", "pool", "device", "shareID")
     for device in claim.status.devices:
@@ -490,10 +487,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def from_builtins(document: Any, kind: type[T]) -> T:
-    """Turn a parsed JSON or YAML document into *kind*.
-
-    Raises ``msgspec.ValidationError`` whose text names the path of the offending field.
-    """
+    """Turn a parsed document into *kind*; raises ``msgspec.ValidationError`` with the field's path."""
     return msgspec.convert(_without_nulls(document), kind, dec_hook=_decode, strict=True)
 
 

@@ -84,10 +84,7 @@ class Quantity:
     _family: Family
 
     def __init__(self, value: str | int) -> None:
-        """Read a text in any of the Kubernetes spellings, or take a whole number.
-
-        Raises :class:`QuantityError` for any text that the API server would reject.
-        """
+        """Raises :class:`QuantityError` for any text that the API server would reject."""
         if isinstance(value, bool) or not isinstance(value, str | int):
             raise TypeError(f"a quantity is a text or a whole number, not {type(value).__name__}")
         if isinstance(value, int):

@@ -137,10 +137,7 @@ def _allow_open_files(limits: tuple[int, int]) -> int:
 
 
 def _raise_open_files() -> None:
-    """Raise the soft limit of open files, usually 1024, as far as the hard limit permits.
-
-    Every connection is a file. The low default only protects programs that use ``select``.
-    """
+    """Raise the soft limit, as a connection is a file; 1024 only protects programs that use ``select``."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (_allow_open_files(limits), limits[1]))

@@ -636,7 +636,7 @@ class Transaction:
         return entry
 
     def check_removable(self, uid: str) -> None:
-        """Raise :class:`NotReadyError` if :meth:`remove` would, before anything else is removed."""
+        """Raise :class:`NotReadyError` if its file has never been read, or is of a newer version."""
         self._checkpoint._check_seen(uid)
 
     def check_complete(self) -> None:
@@ -664,10 +664,7 @@ class Transaction:
         self._checkpoint._confirm(uid)
 
     def remove(self, uid: str) -> bool:
-        """Remove the claim durably; returns whether it was known.
-
-        Raises :class:`NotReadyError` if its file has never been read or was written by a newer version.
-        """
+        """Remove the claim durably; returns whether it was known. See also :meth:`check_removable`."""
         return self._checkpoint._remove(uid)
 
 

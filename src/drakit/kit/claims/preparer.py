@@ -247,8 +247,7 @@ class Preparer:
     async def _fetch(self, claim: ClaimRef) -> Claim | None:
         """The claim from the API server; None if it is unreachable but the checkpoint has the claim.
 
-        A repeat needs nothing new: after a reboot, pods must start without an API server that may
-        itself wait for them.
+        After a reboot, pods must start without an API server that may itself wait for them.
         """
         try:
             document = await self._source.get(claim.namespace, claim.name)
