@@ -22,7 +22,6 @@ from drakit.core.objects import (
     Device,
     DeviceClass,
     DeviceTaintRule,
-    Node,
     ObjectMeta,
     OwnerReference,
     RequestPolicy,
@@ -37,6 +36,7 @@ from drakit.core.objects import (
     to_builtins,
     to_json,
 )
+from drakit.core.pods import Node
 from drakit.core.quantity import Quantity
 
 KINDS = [ResourceSlice, ResourceClaim, ResourceClaimTemplate, DeviceClass, DeviceTaintRule, Node]

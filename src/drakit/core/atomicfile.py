@@ -1,16 +1,13 @@
 """Atomic, durable file writes: after a power failure a file is either the old or the new one.
 
-A temporary file is written, synced and renamed, and the directory is synced: POSIX makes the rename
-atomic, and only the last step makes it durable. The temporary file is in the same directory: rename
-does not cross file systems, and the CDI watchers of container runtimes notice a file only when it is
-moved *within* the directory they watch.
+A temporary file is written, synced and renamed (atomic in POSIX), and the directory is synced (makes it
+durable). The temporary file is in the same directory: rename does not cross file systems, and the CDI
+watchers of container runtimes notice a file only when it is moved *within* the directory they watch. Its
+writer holds a lock (``flock``) on it, so :func:`clean_temporaries` can distinguish leftovers of a dead
+process from files in use, even across PID namespaces.
 
-A writer holds a lock (``flock``) on its temporary file, so :func:`clean_temporaries` can
-distinguish leftovers of a dead process from files in use, even across PID namespaces.
-
-Every file-system step is announced to :data:`observers` just before it happens. Crash tests
-append a function there that ends the process (``os._exit``) at the n-th step, and so enumerate
-every state a crash can leave behind instead of sampling.
+Every file-system step is announced to :data:`observers` just before it happens: crash tests end the
+process there at the n-th step, and so enumerate every state a crash can leave behind.
 """
 
 from __future__ import annotations
@@ -117,8 +114,7 @@ def clean_temporaries(directory: str, prefix: str = "") -> list[str]:
     """Remove temporary files that dead writers left in *directory*; returns their paths.
 
     Only files whose final name begins with *prefix* are considered, so that programs can share a
-    directory. Files of running writers stay. A missing
-    directory has no leftovers.
+    directory. Files of running writers stay. A missing directory has no leftovers.
     """
     try:
         names = sorted(os.listdir(directory))

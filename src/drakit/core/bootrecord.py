@@ -30,7 +30,6 @@ class BootDocument(Protocol):
     @property
     def boot(self) -> str:
         """The boot ID (see :func:`boot_id`)."""
-        ...
 
 
 DocumentT = TypeVar("DocumentT", bound=BootDocument)
@@ -45,10 +44,7 @@ class BootRecord(Generic[DocumentT]):
         self._decoder = msgspec.json.Decoder(kind)
 
     def load(self) -> DocumentT | None:
-        """The document; None if there is none, or only one of another boot.
-
-        Raises ``OSError`` if the file cannot be read and ``ValueError`` if it is not valid.
-        """
+        """The document, None if there is none of this boot. Raises ``OSError``, ``ValueError`` if invalid."""
         try:
             with open(self.path, "rb") as file:
                 document = self._decoder.decode(file.read())

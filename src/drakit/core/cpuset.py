@@ -1,12 +1,9 @@
-"""Immutable sets of small numbers: CPUs and NUMA nodes, in the kernel's own spellings.
+"""Immutable sets of small numbers (CPUs, NUMA nodes), in the kernel's two formats (``lib/bitmap-str.c``).
 
-The whole set is one integer bitmask, so algebra over thousands of CPUs costs microseconds.
-Two spellings exist in the kernel (``lib/bitmap-str.c``) and both are read and written here:
-
-* list format, as in ``cpuset.cpus`` or ``shared_cpu_list``: ``0-3,8,10-12`` with optional
-  strides ``0-31:2/8`` (of every 8 CPUs the first 2);
-* mask format, as in ``shared_cpu_map`` or ``/proc/<pid>/status``: 32-bit hexadecimal words,
-  highest first, joined by commas: ``ffffffff,00000000``.
+* list, as in ``cpuset.cpus`` or ``shared_cpu_list``: ``0-3,8,10-12`` with optional strides ``0-31:2/8``
+  (of every 8 CPUs the first 2);
+* mask, as in ``shared_cpu_map`` or ``/proc/<pid>/status``: 32-bit hexadecimal words, highest first,
+  joined by commas: ``ffffffff,00000000``.
 """
 
 from __future__ import annotations
@@ -86,7 +83,7 @@ def _parse_plain(text: str) -> int | None:
 
 
 class CpuSet:
-    """An immutable, ordered set of CPU (or node) numbers.
+    """An immutable, ordered set of CPU (or node) numbers: one bitmask, so that algebra is fast.
 
     >>> CpuSet.parse("0-3,8") | CpuSet([9])
     CpuSet('0-3,8-9')
@@ -103,8 +100,6 @@ class CpuSet:
                 raise ValueError(f"CPU number {number} is outside 0..{MAX_CPU - 1}")
             mask |= 1 << number
         object.__setattr__(self, "_mask", mask)
-
-    # -- making -------------------------------------------------------------------------
 
     @classmethod
     def from_mask(cls, mask: int) -> CpuSet:
@@ -137,9 +132,9 @@ class CpuSet:
         scan = _Scanner(text.rstrip(" \t\r\n\0"))
         while scan.take(" ") or scan.take("\t"):
             pass
-        mask = 0
         if scan.at == len(scan.text):
             return cls.from_mask(0)
+        mask = 0
         while True:
             mask |= cls._parse_item(scan)
             if scan.at == len(scan.text):
@@ -172,10 +167,7 @@ class CpuSet:
 
     @classmethod
     def parse_mask(cls, text: str) -> CpuSet:
-        """Read the kernel's mask format (``ffffffff,00000000``, highest word first).
-
-        A word has 1 to 8 hexadecimal digits. Raises :class:`CpuSetError` with the position.
-        """
+        """Read the kernel's mask format, words of 1 to 8 hexadecimal digits; raises :class:`CpuSetError`."""
         stripped = text.strip(" \t\r\n\0")
         if len(stripped) > MAX_CPU // 2:
             raise CpuSetError("mask is too long", stripped, MAX_CPU // 2)
@@ -191,8 +183,6 @@ class CpuSet:
         if mask.bit_length() > MAX_CPU:
             raise CpuSetError(f"mask names CPUs above {MAX_CPU - 1}", stripped, 0)
         return cls.from_mask(mask)
-
-    # -- spelling -----------------------------------------------------------------------
 
     def __str__(self) -> str:
         """The kernel's list format: ``0-3,8``; empty for the empty set."""
@@ -215,8 +205,6 @@ class CpuSet:
 
     def __repr__(self) -> str:
         return f"CpuSet({str(self)!r})"
-
-    # -- reading ------------------------------------------------------------------------
 
     @property
     def mask(self) -> int:
@@ -285,8 +273,6 @@ class CpuSet:
                 high = middle
         return mask & ((1 << low) - 1)
 
-    # -- algebra ------------------------------------------------------------------------
-
     def __or__(self, other: CpuSet) -> CpuSet:
         return CpuSet.from_mask(self._mask | other._mask)
 
@@ -306,12 +292,6 @@ class CpuSet:
     def __lt__(self, other: CpuSet) -> bool:
         return self._mask != other._mask and self <= other
 
-    def __ge__(self, other: CpuSet) -> bool:
-        return not other._mask & ~self._mask
-
-    def __gt__(self, other: CpuSet) -> bool:
-        return self._mask != other._mask and self >= other
-
     @staticmethod
     def union(sets: Iterable[CpuSet]) -> CpuSet:
         """The union of all *sets*."""
@@ -319,8 +299,6 @@ class CpuSet:
         for each in sets:
             mask |= each._mask
         return CpuSet.from_mask(mask)
-
-    # -- value semantics --------------------------------------------------------------------
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CpuSet) and self._mask == other._mask

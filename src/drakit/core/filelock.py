@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import math
 import os
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
@@ -56,14 +57,8 @@ class FileLock:
             while not self._attempt(fcntl.LOCK_EX):
                 pass  # the file was replaced meanwhile: wait for the new one
             return
-        deadline = time.monotonic() + timeout
-        pause = _FIRST_PAUSE
-        while not self.try_acquire():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise self._timed_out(timeout)
-            time.sleep(min(pause, left))
-            pause = min(pause * 2, _LONGEST_PAUSE)
+        for pause in self._attempts(timeout):
+            time.sleep(pause)
 
     async def acquire_async(self, timeout: float | None = None) -> None:
         """Wait for the lock without blocking the event loop; cancellation leaves nothing held.
@@ -71,12 +66,18 @@ class FileLock:
         Polls, because a blocking ``flock`` in a thread could not be cancelled. Raises like
         :meth:`acquire`, except that a task may wait for another task of its thread.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        for pause in self._attempts(timeout):
+            await asyncio.sleep(pause)
+
+    def _attempts(self, timeout: float | None) -> Iterator[float]:
+        """Try until the lock is taken; yields the seconds to wait before the next attempt."""
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         pause = _FIRST_PAUSE
         while not self.try_acquire():
-            if deadline is not None and time.monotonic() >= deadline:
+            left = deadline - time.monotonic()
+            if left <= 0:
                 raise self._timed_out(timeout)
-            await asyncio.sleep(pause)
+            yield min(pause, left)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     @asynccontextmanager
@@ -171,10 +172,7 @@ def lock_holder(path: str) -> int | None:
 
 
 def is_held(path: str) -> bool:
-    """Whether any process holds a lock on the file now; False for a missing file.
-
-    Raises ``OSError`` when the file cannot be opened for writing.
-    """
+    """Whether a process holds a lock on the file; False if it is missing. Raises other ``OSError``."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -72,9 +72,8 @@ class Logger:
             self._logger.log(level, Message(message, fields), exc_info=exc_info, stacklevel=3)
 
 
-def get_logger(name: str) -> Logger:
-    """The structured logger of the module *name* (``__name__``)."""
-    return Logger(name)
+get_logger = Logger
+"""Makes the structured logger of a module from its ``__name__``."""
 
 
 def format_fields(fields: Mapping[str, object]) -> str:

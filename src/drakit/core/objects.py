@@ -4,8 +4,6 @@ Field names are Python's; on the wire they are the API's (``resource.k8s.io/v1``
 Quantities are exact :class:`~drakit.core.quantity.Quantity` values. Fields left at their default
 are not written, and unknown fields are dropped on reading: code that writes an object back keeps the
 raw document too (see ``drakit.wire.kube``).
-
-Read with :func:`from_builtins` or :func:`from_json`, write with :func:`to_builtins`.
 """
 
 from __future__ import annotations
@@ -28,9 +26,6 @@ class Struct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
 def _written(value: str) -> Any:
     """A default that is written too: an object must have apiVersion and kind."""
     return msgspec.field(default_factory=lambda: value)
-
-
-# -- metadata -----------------------------------------------------------------------------------
 
 
 class OwnerReference(Struct, frozen=True):
@@ -447,79 +442,19 @@ class DeviceTaintRule(Struct, frozen=True):
     spec: DeviceTaintRuleSpec = DeviceTaintRuleSpec()
 
 
-# -- Node ----------------------------------------------------------------
-
-
-class NodeTaint(Struct, frozen=True):
-    """Keeps pods without a matching toleration off a node."""
-
-    key: str = ""
-    value: str = ""
-    effect: str = ""
-
-
-class NodeSpec(Struct, frozen=True):
-    """Spec of a node."""
-
-    unschedulable: bool = False
-    taints: tuple[NodeTaint, ...] = ()
-
-
-class NodeInfo(Struct, frozen=True):
-    """Software versions of a node."""
-
-    kubelet_version: str = ""
-    container_runtime_version: str = ""
-    kernel_version: str = ""
-    os_image: str = ""
-
-
-class NodeStatus(Struct, frozen=True):
-    """Status of a node, reported by the kubelet."""
-
-    node_info: NodeInfo = NodeInfo()
-    declared_features: tuple[str, ...] = ()
-    capacity: dict[str, Quantity] = {}
-    allocatable: dict[str, Quantity] = {}
-
-
-class Node(Struct, frozen=True):
-    """A node of the cluster."""
-
-    api_version: str = _written("v1")
-    kind: str = _written("Node")
-    metadata: ObjectMeta = ObjectMeta()
-    spec: NodeSpec = NodeSpec()
-    status: NodeStatus = NodeStatus()
-
-
 def true_conditions(claim: ResourceClaim, result: DeviceRequestAllocationResult) -> dict[str, str]:
-    """The true conditions of one allocated device, each with its message (KEP-4817, KEP-5007).
-
-    Malformed entries, written by other drivers, are ignored.
-    """
-    wanted = (result.driver, result.pool, result.device, result.share_id or "")
+    """True conditions of an allocated device, with messages (KEP-4817, KEP-5007); skips malformed entries."""
+    wanted = [result.driver, result.pool, result.device, result.share_id or ""]
+    keys = ("driver", "pool", "device", "shareID")
     for device in claim.status.devices:
-        if isinstance(device, Mapping) and _key(device) == wanted:
-            conditions = [each for each in _list(device, "conditions") if isinstance(each, Mapping)]
+        if isinstance(device, Mapping) and [str(device.get(key) or "") for key in keys] == wanted:
+            conditions = device.get("conditions")
             return {
                 str(each.get("type")): str(each.get("message") or "")
-                for each in conditions
-                if each.get("status") == "True"
+                for each in (conditions if isinstance(conditions, list) else ())
+                if isinstance(each, Mapping) and each.get("status") == "True"
             }
     return {}
-
-
-def _key(device: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(str(device.get(key) or "") for key in ("driver", "pool", "device", "shareID"))
-
-
-def _list(document: Mapping[str, Any], key: str) -> list[Any]:
-    value = document.get(key)
-    return value if isinstance(value, list) else []
-
-
-# -- encoding and decoding --------------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=4096)
@@ -552,10 +487,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def from_builtins(document: Any, kind: type[T]) -> T:
-    """Turn a parsed JSON or YAML document into *kind*.
-
-    Raises ``msgspec.ValidationError`` whose text names the path of the offending field.
-    """
+    """Turn a parsed document into *kind*; raises ``msgspec.ValidationError`` with the field's path."""
     return msgspec.convert(_without_nulls(document), kind, dec_hook=_decode, strict=True)
 
 

@@ -1,23 +1,11 @@
-"""The fields of a Pod that scheduling needs; all others are dropped on reading."""
+"""The fields of Pods and Nodes that scheduling needs; all others are dropped on reading."""
 
 from __future__ import annotations
 
 import msgspec
 
-from drakit.core.objects import (
-    Node,
-    NodeSelector,
-    NodeSelectorTerm,
-    NodeSpec,
-    NodeStatus,
-    NodeTaint,
-    ObjectMeta,
-    Struct,
-    _written,
-)
+from drakit.core.objects import NodeSelector, ObjectMeta, Struct, _written
 from drakit.core.quantity import Quantity
-
-# -- pods -------------------------------------------------------------------------------------------
 
 
 class ResourceClaimUse(Struct, frozen=True):
@@ -111,21 +99,44 @@ class Pod(Struct, frozen=True):
     status: PodStatus = PodStatus()
 
 
-__all__ = [
-    "Affinity",
-    "Node",
-    "NodeAffinity",
-    "NodeSelectorTerm",
-    "NodeSpec",
-    "NodeStatus",
-    "NodeTaint",
-    "Pod",
-    "PodContainer",
-    "PodResourceClaim",
-    "PodResourceClaimStatus",
-    "PodSpec",
-    "PodStatus",
-    "PodToleration",
-    "ResourceClaimUse",
-    "ResourceRequirements",
-]
+class NodeTaint(Struct, frozen=True):
+    """Keeps pods without a matching toleration off a node."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class NodeSpec(Struct, frozen=True):
+    """Spec of a node."""
+
+    unschedulable: bool = False
+    taints: tuple[NodeTaint, ...] = ()
+
+
+class NodeInfo(Struct, frozen=True):
+    """Software versions of a node."""
+
+    kubelet_version: str = ""
+    container_runtime_version: str = ""
+    kernel_version: str = ""
+    os_image: str = ""
+
+
+class NodeStatus(Struct, frozen=True):
+    """Status of a node, reported by the kubelet."""
+
+    node_info: NodeInfo = NodeInfo()
+    declared_features: tuple[str, ...] = ()
+    capacity: dict[str, Quantity] = {}
+    allocatable: dict[str, Quantity] = {}
+
+
+class Node(Struct, frozen=True):
+    """A node of the cluster."""
+
+    api_version: str = _written("v1")
+    kind: str = _written("Node")
+    metadata: ObjectMeta = ObjectMeta()
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()

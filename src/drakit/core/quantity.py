@@ -1,7 +1,6 @@
-"""Kubernetes quantities, exactly.
+"""Kubernetes quantities (``2Gi``, ``1500m``, ``1e3``), exactly, as one integer of nano-units.
 
-A quantity is a decimal number with a suffix: ``2Gi``, ``1500m``, ``1e3``. The rules are those of
-``k8s.io/apimachinery/pkg/api/resource``:
+The rules are those of ``k8s.io/apimachinery/pkg/api/resource``:
 
 * binary suffixes ``Ki Mi Gi Ti Pi Ei`` (powers of 1024), decimal ``n u m`` (none) ``k M G T P E``,
   or a decimal exponent ``e3``/``E3``;
@@ -11,13 +10,12 @@ A quantity is a decimal number with a suffix: ``2Gi``, ``1500m``, ``1e3``. The r
 * the canonical form has no fraction, the largest suffix that keeps the number whole, and keeps the
   family (binary, decimal, exponent) it was written in. A binary quantity below 1024, or with a
   fraction, is written in decimal.
-
-The number is one integer of nano-units, so arithmetic and comparison are exact.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 from typing import Final, Literal, NoReturn
 
 _NANO: Final = 10**9
@@ -29,6 +27,8 @@ _DECIMAL: Final = {suffix: 3 * power for power, suffix in enumerate(("n", "u", "
 _BINARY_NAMES: Final = {power: name for name, power in _BINARY.items()}
 _DECIMAL_NAMES: Final = {power: name for name, power in _DECIMAL.items()}
 _LONGEST_TEXT: Final = 256
+_NUMBER: Final = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?")
+_EXPONENT: Final = re.compile(r"[eE]([+-]?[0-9]+)")
 
 Family = Literal["binary", "decimal", "exponent"]
 
@@ -46,20 +46,9 @@ class QuantityError(ValueError):
 
 def _split_number(text: str) -> tuple[int, str, str, int]:
     """Return sign, digits before and after the point, and where the suffix begins."""
-    sign, at = 1, 0
-    if text[:1] in ("+", "-"):
-        sign, at = (-1 if text[0] == "-" else 1), 1
-    start = at
-    while at < len(text) and "0" <= text[at] <= "9":
-        at += 1
-    whole, fraction = text[start:at], ""
-    if at < len(text) and text[at] == ".":
-        start = at + 1
-        at = start
-        while at < len(text) and "0" <= text[at] <= "9":
-            at += 1
-        fraction = text[start:at]
-    return sign, whole, fraction, at
+    found = _NUMBER.match(text)
+    assert found is not None  # it matches the empty text too
+    return -1 if found[1] == "-" else 1, found[2], found[3] or "", found.end()
 
 
 def _parse_suffix(text: str, at: int) -> tuple[Family, int]:
@@ -69,13 +58,11 @@ def _parse_suffix(text: str, at: int) -> tuple[Family, int]:
         return "binary", _BINARY[suffix]
     if suffix in _DECIMAL:
         return "decimal", _DECIMAL[suffix]
-    if suffix[:1] in ("e", "E"):
-        exponent = suffix[1:]
-        digits = exponent[1:] if exponent[:1] in ("+", "-") else exponent
-        if digits.isascii() and digits.isdigit():
-            if len(digits.lstrip("0")) > 4 or int(digits) > _LARGEST_EXPONENT:
-                raise QuantityError(f"exponent is beyond {_LARGEST_EXPONENT}", text, at)
-            return "exponent", -int(digits) if exponent[:1] == "-" else int(digits)
+    if exponent := _EXPONENT.fullmatch(suffix):
+        power = int(exponent[1])
+        if abs(power) > _LARGEST_EXPONENT:
+            raise QuantityError(f"exponent is beyond {_LARGEST_EXPONENT}", text, at)
+        return "exponent", power
     raise QuantityError(f"unknown suffix {suffix!r} (want one of Ki Mi Gi … n u m k M G … e3)", text, at)
 
 
@@ -97,10 +84,7 @@ class Quantity:
     _family: Family
 
     def __init__(self, value: str | int) -> None:
-        """Read a text in any of the Kubernetes spellings, or take a whole number.
-
-        Raises :class:`QuantityError` for any text that the API server would reject.
-        """
+        """Raises :class:`QuantityError` for any text that the API server would reject."""
         if isinstance(value, bool) or not isinstance(value, str | int):
             raise TypeError(f"a quantity is a text or a whole number, not {type(value).__name__}")
         if isinstance(value, int):
@@ -143,8 +127,6 @@ class Quantity:
         """A whole number written with binary suffixes: ``from_bytes(2**31)`` is ``2Gi``."""
         return cls.from_nanos(count * _NANO, "binary")
 
-    # -- reading --------------------------------------------------------------------------
-
     @property
     def nanos(self) -> int:
         """The exact value in billionths."""
@@ -158,8 +140,6 @@ class Quantity:
     def ceil(self) -> int:
         """The value as an integer, rounded up (away from zero), as ``Quantity.Value()`` does."""
         return _divide_up(self._nanos, _NANO)
-
-    # -- spelling ---------------------------------------------------------------------------
 
     def __str__(self) -> str:
         """The canonical form, as the API server writes it."""
@@ -184,9 +164,8 @@ class Quantity:
     def __repr__(self) -> str:
         return f"Quantity({str(self)!r})"
 
-    # -- arithmetic: exact; keeps the left operand's spelling, unless it is zero ------------
-
     def _with(self, other: Quantity, nanos: int) -> Quantity:
+        """*nanos* in the left operand's spelling, unless that is zero."""
         return Quantity.from_nanos(nanos, self._family if self._nanos else other._family)
 
     def __add__(self, other: Quantity) -> Quantity:

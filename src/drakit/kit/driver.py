@@ -1,20 +1,11 @@
 """The contract between a driver and the kit.
 
-A driver has four parts. Three are pure functions over immutable values: no I/O, no clock, no globals.
-The fourth, with side effects on the node, is optional:
-
-============= ========================================== ===========================================
-part          question                                   called
-============= ========================================== ===========================================
-``offer``     what does this node have?                  at start, after hotplug, on reload
-``assign``    what exactly does this claim get?          in NodePrepareResources
-``enforce``   which resources must this container have?  at every runtime event, for every container
-``reconcile`` what else must be true on the node?        see :mod:`drakit.kit.reconciler`
-============= ========================================== ===========================================
-
-A :class:`Driver` answers the first three from its own values (machine and configuration, read by the
-:data:`Discover` function that made it) and its arguments. The same functions therefore serve the
-daemons, ``drakit run``, ``drakit plan`` and the tests. A driver must expect:
+A :class:`Driver` has three pure functions over immutable values: ``offer`` (what does this node have?),
+``assign`` (what exactly does this claim get?) and ``enforce`` (which resources must this container have?).
+They use no I/O, clock or globals, only the driver's own values (machine and configuration, read by the
+:data:`Discover` function that made it) and their arguments. The same functions therefore serve the daemons,
+``drakit run``, ``drakit plan`` and the tests. The optional part with side effects is the reconciler
+(:mod:`drakit.kit.reconciler`). A driver must expect:
 
 * **Repeated calls.** The kubelet repeats calls after timeouts, restarts and reboots. The kit answers a
   repeat from the checkpoint, so ``assign`` is called once in the life of a claim.
@@ -424,12 +415,10 @@ class Driver(Protocol):
     @property
     def name(self) -> str:
         """The DRA driver name: a DNS subdomain of at most 63 characters."""
-        ...
 
     @property
     def cdi_kind(self) -> str:
         """Vendor and class of the CDI devices, e.g. ``dra.k8s.io/cpu``."""
-        ...
 
     @property
     def cpuset_kinds(self) -> frozenset[str]:
@@ -438,11 +427,9 @@ class Driver(Protocol):
         The kit keeps containers without the claim off these CPUs (``cpuset.cpus``), before a prepare
         is answered and for claims whose record was lost.
         """
-        ...
 
     def offer(self) -> Offer:
         """What this node has. Equal drivers make equal offers, in the same order."""
-        ...
 
     def assign(self, claim: Claim, prepared_claims: PreparedClaims) -> Assignment:
         """Decide exactly what *claim* gets, given all other prepared claims.
@@ -451,7 +438,6 @@ class Driver(Protocol):
         that is not possible. The kit checks the result against all other claims and rejects a result
         that overlaps: this is a defect of the driver.
         """
-        ...
 
     def enforce(self, container: ContainerView, prepared_claims: PreparedClaims) -> DesiredResources:
         """The resources that *container* must have now.
@@ -460,7 +446,6 @@ class Driver(Protocol):
         result for a container without claims typically depends on the prepared claims alone. Raises
         :class:`RejectedError` if the container must not run.
         """
-        ...
 
 
 Discover = Callable[[], Driver]

@@ -20,7 +20,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final
 
 from drakit.core.log import get_logger
@@ -31,7 +31,7 @@ from drakit.kit.claims.metadata import MetadataFiles
 from drakit.kit.claims.preparer import Preparer, assigned, same_devices
 from drakit.kit.claims.resource_claims import ApiClaimSource
 from drakit.kit.config.options import HostOptions, listen_address
-from drakit.kit.driver import Claim, Discover, Driver, Offer, PreparedClaim, PreparedClaims
+from drakit.kit.driver import Claim, Discover, Driver, Offer, PreparedClaims
 from drakit.kit.reconciler import PodView, Reconciler, ReconcilerRunner
 from drakit.kit.runtime.nri_hooks import RuntimeHost
 from drakit.kit.slices.publisher import Publisher
@@ -90,6 +90,10 @@ class Host:
         self.runtime = RuntimeHost(lambda: self.driver, self.checkpoint, options, self.metrics, source)
         self.reconciler_runner = ReconcilerRunner(reconciler or Reconciler(), self, self.tasks)
         self._reconciles = reconciler is not None
+        # For preparer and binder: see NodeState and BindingNode.
+        self.provision = self.reconciler_runner.provision
+        self.keep_reserved = self.reconciler_runner.keep_reserved
+        self.evict_others = self.runtime.evict_others
         if reconciler is not None:
             self.runtime.reconcile = self.reconciler_runner.reconcile_in_event
             self.metrics.add_source(reconciler.gauges)
@@ -256,20 +260,12 @@ class Host:
         """A container that still uses the claim, for messages; ``None`` if there is none."""
         return self.runtime.user_of(uid)
 
-    async def provision(self, claim: PreparedClaim, prepared_claims: PreparedClaims) -> None:
-        """See :meth:`~drakit.kit.reconciler.Reconciler.provision`."""
-        await self.reconciler_runner.provision(claim, prepared_claims)
-
     def claims_changed(self, prepared_claims: PreparedClaims, *, update_containers: bool) -> None:
         """Start to apply changed claims to containers and node, with retries until it succeeds."""
         if update_containers:
             self._spawn(self._apply("containers", self.runtime.checkpoint_changed))
         if self._reconciles:
             self._spawn(self._apply("reconciliation", self.reconciler_runner.reconcile))
-
-    async def evict_others(self, claim: PreparedClaim) -> None:
-        """Update the containers of other claims, and wait until they left the CPUs of *claim*."""
-        await self.runtime.evict_others(claim)
 
     async def reserve(self, claim: Claim) -> None:
         """Make sure that a claim can be prepared here. Raises ``RejectedError`` or ``OSError``."""
@@ -279,10 +275,6 @@ class Host:
         others = self.reconciler_runner.with_reserved(self.prepared_claims, excluding=claim.uid)
         entry = assigned(self.driver, claim, others, self.checkpoint.boot)
         await self.reconciler_runner.reserve(entry)
-
-    def keep_reserved(self, uids: Collection[str]) -> None:
-        """Drop all reservations except those of these claims."""
-        self.reconciler_runner.keep_reserved(uids)
 
     async def reservation_rejected(self) -> None:
         """Publish what is really available first: the scheduler chooses again at once."""

@@ -139,10 +139,7 @@ def check_port(options: HostOptions) -> CheckResult:
 
 
 async def check_api(options: HostOptions, node: str, *, binding: bool) -> list[CheckResult]:
-    """Check the API server, the Node object, and every permission that the driver needs.
-
-    *binding*: whether the driver has devices with binding conditions.
-    """
+    """Check the API server, the Node object, and all permissions; *binding*: also for binding conditions."""
     try:
         cluster = find_cluster(kubeconfig=options.kubeconfig or None)
     except KubeError as error:

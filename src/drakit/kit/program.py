@@ -13,7 +13,7 @@ import contextlib
 import os
 import resource
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -49,7 +49,6 @@ class Program(Generic[C]):
     discover: Callable[[C, str], Driver]
     """From configuration and node name to the driver; reads the machine and writes nothing."""
     reconciler: MakeReconciler | None = None
-    """Makes the driver's reconciler, if it has one."""
     gauges: Any = None
     """``(driver, prepared_claims) -> gauges`` for ``/metrics``: the driver's own metrics."""
     driver: str = ""
@@ -57,7 +56,6 @@ class Program(Generic[C]):
     conflicts_with: Callable[[C], Sequence[str]] = lambda config: ()
     """By configuration: the drivers of the same resources, which must not run on the same node."""
     checks: Callable[[C], Iterable[CheckResult]] = lambda config: ()
-    """The driver's own checks for ``--check``."""
 
 
 def main(program: Program[C], argv: Sequence[str] | None = None) -> int:
@@ -71,7 +69,8 @@ def main(program: Program[C], argv: Sequence[str] | None = None) -> int:
             program.config, _parser(program), arguments, os.environ, prefix=program.prefix
         )
         if loaded.arguments.print_schema:
-            print(_pretty(configuration.schema(program.config)), flush=True)
+            schema = msgspec.json.encode(configuration.schema(program.config))
+            print(msgspec.json.format(schema, indent=2).decode(), flush=True)
             return 0
         node = node_name(loaded.config, os.environ)
         logs.configure(loaded.config.log_format, loaded.config.log_level)
@@ -138,10 +137,7 @@ def _allow_open_files(limits: tuple[int, int]) -> int:
 
 
 def _raise_open_files() -> None:
-    """Raise the soft limit of open files, usually 1024, as far as the hard limit permits.
-
-    Every connection is a file. The low default only protects programs that use ``select``.
-    """
+    """Raise the soft limit, as a connection is a file; 1024 only protects programs that use ``select``."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (_allow_open_files(limits), limits[1]))
@@ -178,10 +174,6 @@ def _slices_yaml(driver: Driver, node: str) -> str:
 
     documents = [to_builtins(each) for each in preview_slices(driver, node)]
     return yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True)
-
-
-def _pretty(document: Mapping[str, Any]) -> str:
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
 
 
 def _log_configuration(program: Program[C], loaded: Loaded[C], node: str) -> None:

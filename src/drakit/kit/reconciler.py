@@ -153,19 +153,15 @@ MakeReconciler = Callable[[Any, str], Reconciler]
 class ReconciledNode(Protocol):
     """The current state of the node; see ``Host``."""
 
-    @property
-    def driver(self) -> Driver:
-        """The driver for the machine as last discovered."""
-        ...
+    driver: Driver
+    """The driver for the machine as last discovered."""
 
     @property
     def prepared_claims(self) -> PreparedClaims:
         """The claims in the checkpoint."""
-        ...
 
     def pods(self) -> Sequence[PodView]:
         """The pods that the runtime reports."""
-        ...
 
 
 class ReconcilerRunner:

@@ -1,13 +1,10 @@
 """Binding conditions (KEP-5007): whether the node can provide what the scheduler allocated.
 
-A device may be published with *binding conditions*. A scheduler that chooses it writes the allocation
-into the claim, and binds the pod only when all of them are true in the claim's status; when one of the
-*binding failure conditions* is true, it drops the allocation and tries another node. So what may fail
-on the node fails while the pod can still be scheduled elsewhere.
-
-The binder watches the claims that wait for this node, has their devices reserved, and writes the result
-into their status. It stores nothing: reservations follow from the claims, so they are repeated after a
-restart. A prepared claim no longer needs a reservation.
+The scheduler binds a pod to a node with such a device only when all *binding conditions* of the device are
+true in the claim's status; when a *binding failure condition* is true, it drops the allocation and tries
+another node. The binder watches the claims that wait for this node, has their devices reserved, and writes
+the result into their status. It stores nothing: reservations follow from the claims, so they are repeated
+after a restart. A prepared claim no longer needs a reservation.
 """
 
 from __future__ import annotations
@@ -40,6 +37,7 @@ _MESSAGE_BYTES: Final = 32768
 """The longest message a condition may have (``metav1.Condition``)."""
 _DeviceIds = tuple[tuple[str, str, str, str | None], ...]
 """The devices of an allocation: a claim that is reallocated is decided again."""
+_Results = list[DeviceRequestAllocationResult]
 
 
 def needs_binder(offer: Offer) -> bool:
@@ -50,40 +48,30 @@ def needs_binder(offer: Offer) -> bool:
 class BindingNode(Protocol):
     """The rest of the driver on this node, as the binder needs it; see ``Host``."""
 
-    @property
-    def driver(self) -> Driver:
-        """The driver for the machine as last discovered."""
-        ...
-
-    @property
-    def offer(self) -> Offer:
-        """The driver's current offer, with named pools."""
-        ...
+    driver: Driver
+    """The driver for the machine as last discovered."""
+    offer: Offer
+    """The driver's current offer, with named pools."""
 
     @property
     def prepared_claims(self) -> PreparedClaims:
         """The claims in the checkpoint: they need no reservation."""
-        ...
 
     async def reserve(self, claim: Claim) -> None:
         """Make sure that the claim can be prepared. Raises ``RejectedError`` or ``OSError``."""
-        ...
 
     def keep_reserved(self, uids: Collection[str]) -> None:
         """Drop all reservations except those of these claims."""
-        ...
 
     async def reservation_rejected(self) -> None:
         """Called before a rejection is written: what is not available should no longer be offered."""
-        ...
 
 
 class Binder:
     """Sets the binding conditions of one driver's devices in the node's pools.
 
-    :meth:`run` works until cancelled and survives all errors of the API server. Two instances on one
-    node may run at once: both write the same. *undecodable* is called for each claim that is skipped
-    because it cannot be decoded.
+    Survives all errors of the API server. Two instances on one node may run at once: both write the same.
+    *undecodable* is called for each claim that is skipped because it cannot be decoded.
     """
 
     def __init__(
@@ -180,9 +168,7 @@ class Binder:
                 del decided[uid]
         self._node.keep_reserved(frozenset(self._reserved))
 
-    async def _decide(
-        self, item: Object[ResourceClaim], results: list[DeviceRequestAllocationResult]
-    ) -> None:
+    async def _decide(self, item: Object[ResourceClaim], results: _Results) -> None:
         true = [(result, true_conditions(item.typed, result).keys()) for result in results]
         if any(conditions & set(each.binding_failure_conditions) for each, conditions in true):
             return  # the scheduler drops the allocation
@@ -200,38 +186,22 @@ class Binder:
                     return
                 log.warning("pod cannot be bound to this node", error=error)
                 await self._node.reservation_rejected()
-                await self._write(item, results, "Refused", str(error), failed=True)
+                await self._write(item, results, str(error), failed=True)
                 return
             self._reserved[item.uid] = self._device_ids(item)
         if not bound:
             log.info("devices reserved, pod can be bound to this node")
-            await self._write(item, results, "Provided", "the node has what was allocated")
+            await self._write(item, results, "the node has what was allocated", failed=False)
 
     async def _write(
-        self,
-        item: Object[ResourceClaim],
-        results: list[DeviceRequestAllocationResult],
-        reason: str,
-        message: str,
-        *,
-        failed: bool = False,
+        self, item: Object[ResourceClaim], results: _Results, message: str, *, failed: bool
     ) -> None:
         """Set the conditions, but only on this claim and while it has these devices."""
         body = {
             "apiVersion": CLAIMS.api_version,
             "kind": CLAIMS.kind,
             "metadata": {"name": item.name, "namespace": item.namespace, "uid": item.uid},
-            "status": {
-                "devices": [
-                    _device_status(
-                        result,
-                        result.binding_failure_conditions if failed else result.binding_conditions,
-                        reason,
-                        message,
-                    )
-                    for result in results
-                ]
-            },
+            "status": {"devices": [_device_status(each, message, failed=failed) for each in results]},
         }
         try:
             await self._client.apply(
@@ -247,9 +217,8 @@ class Binder:
             log.info("claim changed meanwhile, conditions not written", error=error)
 
 
-def _device_status(
-    result: DeviceRequestAllocationResult, conditions: Iterable[str], reason: str, message: str
-) -> dict[str, Any]:
+def _device_status(result: DeviceRequestAllocationResult, message: str, *, failed: bool) -> dict[str, Any]:
+    conditions = result.binding_failure_conditions if failed else result.binding_conditions
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     status = {"driver": result.driver, "pool": result.pool, "device": result.device}
     if result.share_id:
@@ -259,7 +228,7 @@ def _device_status(
             {
                 "type": each,
                 "status": "True",
-                "reason": reason,
+                "reason": "Refused" if failed else "Provided",
                 "message": message.encode()[:_MESSAGE_BYTES].decode(errors="ignore"),
                 "lastTransitionTime": now,
             }

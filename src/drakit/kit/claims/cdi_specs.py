@@ -23,10 +23,7 @@ class ClaimSpecs:
         self._kind = kind
 
     def write(self, entry: PreparedClaim, mounts: Mapping[str, Mount]) -> dict[str, str]:
-        """Write the claim's spec if it differs; returns the CDI device ID of each base request.
-
-        *mounts* are additional mounts by base request. Raises ``OSError``.
-        """
+        """Write the claim's spec, with *mounts* by base request; returns the CDI device of each request."""
         parts = names.requests_of(entry)
         edits = {part.request: _edits(self._kind, entry, part, mounts) for part in parts}
         self._directory.write(entry.uid, cdi.claim_spec(self._kind, entry.uid, edits))

@@ -291,7 +291,8 @@ class Checkpoint:
         for uid, signature in files.items():
             if not self._up_to_date(uid, signature):
                 changed |= self._reread(uid, signature)
-        for uid in [uid for uid in self._tracked() if uid not in files]:
+        tracked = (*self._known, *self._newer, *self._damaged, *self._unread)
+        for uid in [uid for uid in tracked if uid not in files]:
             changed |= self._recheck(uid)
         self._read_quarantined(asides)
         # Two changes within one tick of the file system's clock leave the same stamp: trust it only
@@ -353,9 +354,6 @@ class Checkpoint:
             return known[0] == signature
         newer = self._newer.get(uid)
         return signature == (newer.signature if newer is not None else self._damaged.get(uid))
-
-    def _tracked(self) -> list[str]:
-        return [*self._known, *self._newer, *self._damaged, *self._unread]
 
     def _recheck(self, uid: str) -> bool:
         """Check a file that the listing did not contain: forget it only if it does not exist."""
@@ -638,7 +636,7 @@ class Transaction:
         return entry
 
     def check_removable(self, uid: str) -> None:
-        """Raise :class:`NotReadyError` if :meth:`remove` would, before anything else is removed."""
+        """Raise :class:`NotReadyError` if its file has never been read, or is of a newer version."""
         self._checkpoint._check_seen(uid)
 
     def check_complete(self) -> None:
@@ -666,10 +664,7 @@ class Transaction:
         self._checkpoint._confirm(uid)
 
     def remove(self, uid: str) -> bool:
-        """Remove the claim durably; returns whether it was known.
-
-        Raises :class:`NotReadyError` if its file has never been read or was written by a newer version.
-        """
+        """Remove the claim durably; returns whether it was known. See also :meth:`check_removable`."""
         return self._checkpoint._remove(uid)
 
 

@@ -1,11 +1,9 @@
 """Conflicts between a claim and all other prepared claims: the check that does not trust the driver.
 
 No two claims hold the same exclusive number or the same whole device, and together they never hold more
-of a capacity than there is (``adminAccess`` exempt). The error names the other claim.
-
-A claim keeps what it has: devices that are already in the checkpoint are not compared with *today's*
-offer. A CPU that went offline or was reserved since must not stop pods that were there before. Whether
-another claim holds the same number or device is always checked.
+of a capacity than there is (``adminAccess`` exempt). A claim keeps what it has: devices that are already
+in the checkpoint are not compared with *today's* offer, because a CPU that went offline or was reserved
+since must not stop pods that were there before.
 """
 
 from __future__ import annotations

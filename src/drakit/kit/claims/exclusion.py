@@ -2,16 +2,13 @@
 
 Every instance of a driver holds a shared lock on a file in its plugin directory while it serves: shared,
 because a rolling update runs two instances of one driver. It takes its own lock first and then checks the
-locks of conflicting drivers. If two of them start at once, at least one sees the other, so never both
-serve. The kernel drops the lock when its holder dies.
+locks of conflicting drivers. If two of them start at once, at least one sees the other, so never both serve.
 
 A conflicting driver that does not run may still hold resources, because its pods keep running: its
 checkpoint files show that. A file that is damaged, quarantined, or written by a newer version may hold
-anything, so it counts. A file or directory that cannot be read is an error; the kubelet restarts the driver.
-
-A driver with its checkpoint elsewhere (``stateDir``) records the directory and the boot in its plugin
-directory, so that others find it. Limits: older versions do not, and a driver that cannot access the
-recorded directory (not mounted into its container) does not start during that boot.
+anything, so it counts; one that cannot be read is an error. A driver with its checkpoint elsewhere
+(``stateDir``) records the directory and the boot in its plugin directory. Limits: older versions do not,
+and a driver that cannot access the recorded directory does not start during that boot.
 """
 
 from __future__ import annotations
@@ -104,10 +101,7 @@ def _leave_note(options: HostOptions, driver: str) -> None:
 def _checkpoints(directory: str) -> list[str]:
     """The checkpoints in this boot of the driver with that plugin directory."""
     found = [os.path.join(directory, "claims")]
-    for name in _names(os.path.join(directory, NOTES)):
-        if name.startswith(".") or not name.endswith(".json"):
-            continue
-        path = os.path.join(directory, NOTES, name)
+    for path in _files(os.path.join(directory, NOTES), ".json"):
         try:
             with open(path, "rb") as file:
                 note = msgspec.json.decode(file.read(), type=_Note)
@@ -130,22 +124,17 @@ def _checkpoints(directory: str) -> list[str]:
 
 def _claims_left(checkpoint: str) -> int:
     """The number of claims that hold something, or may."""
-    left = 0
-    for name in _names(checkpoint):
-        if name.startswith("."):
-            continue
-        if name.endswith(".json"):
-            left += _holds(os.path.join(checkpoint, name))
-        elif name.endswith(".json.unreadable"):
-            left += 1
-    return left
+    left = sum(map(_holds, _files(checkpoint, ".json")))
+    return left + len(_files(checkpoint, ".json.unreadable"))
 
 
-def _names(directory: str) -> list[str]:
+def _files(directory: str, suffix: str) -> list[str]:
+    """The paths of the files with this suffix, except hidden ones; none if the directory does not exist."""
     try:
-        return sorted(os.listdir(directory))
+        names = sorted(os.listdir(directory))
     except FileNotFoundError:
         return []
+    return [os.path.join(directory, each) for each in names if each.endswith(suffix) and each[0] != "."]
 
 
 def _holds(path: str) -> bool:

@@ -119,7 +119,9 @@ class MetadataFiles:
         if pod_claim_name := _pod_claim_name(entry):
             body["podClaimName"] = pod_claim_name
         body["requests"] = [{"name": request, "devices": devices}]
-        present = _read(path)
+        present: dict[str, Any] = {}
+        with contextlib.suppress(OSError):  # a derived file: one that cannot be read is replaced
+            present = _content(path)
         generation = 1
         if _uid_of(present) == entry.uid:
             generation = int(present["metadata"].get("generation", 0))
@@ -159,13 +161,6 @@ def _has_valid_names(entry: PreparedClaim) -> bool:
         and _SUBDOMAIN.fullmatch(entry.name) is not None
         and all(_LABEL.fullmatch(request) for request in by_request(entry))
     )
-
-
-def _read(path: str) -> dict[str, Any]:
-    """The newest object of a file, or an empty one if it cannot be read: it is derived."""
-    with contextlib.suppress(OSError):
-        return _content(path)
-    return {}
 
 
 def _content(path: str) -> dict[str, Any]:

@@ -1,17 +1,14 @@
 """NodePrepareResources and NodeUnprepareResources: checkpoint, CDI spec, answer to the kubelet.
 
-Prepare reconciles. The first call for a claim asks the driver what the claim gets and writes it to the
-checkpoint; every call makes the derived files match the checkpoint: after a reboot the CDI directory is
-empty and the checkpoint is not. The order survives a crash: the checkpoint before the derived files,
-those before the answer, and the reverse for unprepare.
+The first prepare of a claim asks the driver what the claim gets and writes it to the checkpoint; every
+call makes the derived files match the checkpoint: after a reboot the CDI directory is empty and the
+checkpoint is not. The order survives a crash: the checkpoint before the derived files, those before the
+answer, and the reverse for unprepare, which never requires disk space (:mod:`drakit.kit.claims.unprepared`).
 
-* **No call is answered before the runtime is synchronized**, nor while the connection to it is lost:
-  it is then unknown which containers run, and a claim in use could be released. A call waits a few
-  seconds first, because a rolling update or a restart of the runtime is soon over. The check is repeated
-  with the lock held, because waiting for the API server or the lock may take long; nothing is awaited
-  between this check and the decision.
-* **Releasing never requires disk space.** Unprepare unlinks; the one file it writes may fail to be
-  written (:mod:`drakit.kit.claims.unprepared`).
+No call is answered before the runtime is synchronized, nor while the connection to it is lost: it is then
+unknown which containers run, and a claim in use could be released. A call waits a few seconds first,
+because a rolling update or a restart of the runtime is soon over. The check is repeated with the lock held,
+because waiting for the lock may take long; nothing is awaited between this check and the decision.
 """
 
 from __future__ import annotations
@@ -63,39 +60,29 @@ _REMEDIES: Final = {
 class NodeState(Protocol):
     """The rest of the driver on this node, as prepare and unprepare need it; see ``Host``."""
 
-    @property
-    def driver(self) -> Driver:
-        """The driver for the machine as last discovered."""
-        ...
-
-    @property
-    def offer(self) -> Offer:
-        """The driver's current offer, with named pools."""
-        ...
+    driver: Driver
+    """The driver for the machine as last discovered."""
+    offer: Offer
+    """The driver's current offer, with named pools."""
 
     @property
     def not_ready(self) -> str | None:
         """Why no call can be answered now; ``None`` if calls can be answered."""
-        ...
 
     def user_of(self, uid: str) -> str | None:
         """A container that still uses the claim, for messages; ``None`` if there is none."""
-        ...
 
     async def provision(self, claim: PreparedClaim, prepared_claims: PreparedClaims) -> None:
         """Make available what *claim* was assigned, or raise :class:`RejectedError`."""
-        ...
 
     def claims_changed(self, prepared_claims: PreparedClaims, *, update_containers: bool) -> None:
         """Start to apply the changed claims to the node; called with the checkpoint locked.
 
         *update_containers* is False if :meth:`evict_others`, which updates them too, follows.
         """
-        ...
 
     async def evict_others(self, claim: PreparedClaim) -> None:
         """Update the containers of other claims, and wait until they left the resources of *claim*."""
-        ...
 
 
 class Preparer:
@@ -260,8 +247,7 @@ class Preparer:
     async def _fetch(self, claim: ClaimRef) -> Claim | None:
         """The claim from the API server; None if it is unreachable but the checkpoint has the claim.
 
-        A repeat needs nothing new: after a reboot, pods must start without an API server that may
-        itself wait for them.
+        After a reboot, pods must start without an API server that may itself wait for them.
         """
         try:
             document = await self._source.get(claim.namespace, claim.name)

@@ -28,7 +28,6 @@ class ClaimSource(Protocol):
 
     async def get(self, namespace: str, name: str) -> ResourceClaim | None:
         """The current claim, None if it does not exist. Raises :class:`ClaimSourceError`."""
-        ...
 
 
 class ApiClaimSource:

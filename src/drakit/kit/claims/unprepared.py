@@ -1,13 +1,11 @@
 """Tombstones of recently unprepared claims, so that a stale prepare does not prepare them again.
 
-A prepare that timed out at the kubelet may still run when the pod is deleted and the claim unprepared.
-If it succeeded later, it would hold devices for a claim that is never unprepared again. The two calls may
-run in different processes (rolling update), so the tombstones are in a file. They only have to outlive
-calls, not the machine, so the file is not synced.
-
-Releasing never requires disk space: a tombstone that cannot be written is kept in memory and written with
-the next one. Until then another process does not see it. A stale prepare that runs there at this moment
-makes the claim hold its devices too long, but never gives them to two claims.
+A prepare that timed out at the kubelet may still run when the pod is deleted and the claim unprepared. If
+it succeeded later, it would hold devices for a claim that is never unprepared again. The two calls may run
+in different processes (rolling update), so the tombstones are in a file. It is not synced: tombstones only
+have to outlive calls. One that cannot be written (releasing never requires disk space) is kept in memory
+and written with the next one. A stale prepare in another process, which does not see it until then, makes
+the claim hold its devices too long, but never gives them to two claims.
 """
 
 from __future__ import annotations

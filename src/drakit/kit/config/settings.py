@@ -1,11 +1,8 @@
 """Configuration from file, environment and flags, defined by one type.
 
 A configuration is a ``Struct``; each field has a key in the file (``kubeletRootDir``), a flag
-(``--kubelet-root-dir``) and an environment variable (``<PREFIX>_KUBELET_ROOT_DIR``). Help text and
-aliases are in ``msgspec.Meta``::
-
-    class Config(Struct, frozen=True):
-        group_by: Annotated[GroupBy, setting("how CPUs are grouped", flags=["--old"])] = "numanode"
+(``--kubelet-root-dir``) and an environment variable (``<PREFIX>_KUBELET_ROOT_DIR``). Help text and aliases
+are in its annotation: ``group_by: Annotated[GroupBy, setting("how CPUs are grouped")] = "numanode"``.
 
 Precedence (lowest to highest): default, configuration file, environment, flag. An unknown setting is
 an error that names its source and suggests the nearest known one.
@@ -255,10 +252,7 @@ def _explain(error: str, sources: Mapping[str, str]) -> str:
 
 
 def _meta(hint: Any) -> msgspec.Meta | None:
-    for extra in getattr(hint, "__metadata__", ()):
-        if isinstance(extra, msgspec.Meta):
-            return extra
-    return None
+    return next((each for each in getattr(hint, "__metadata__", ()) if isinstance(each, msgspec.Meta)), None)
 
 
 def _bare(hint: Any) -> Any:

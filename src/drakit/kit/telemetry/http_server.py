@@ -4,9 +4,6 @@
 can open connections to the port could make it fail. A hanging process ends itself
 (:mod:`drakit.kit.telemetry.watchdog`). *Ready* means that claims can be prepared and enforced; the body
 lists each condition. ``/healthz`` is the older name of ``/readyz``.
-
-:class:`ConnectionLimits` bounds the number and duration of connections. A new connection is always
-served: the oldest one whose request is incomplete is closed for it.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import h11
@@ -64,8 +61,7 @@ class _Client:
     """One client connection, until its socket is closed."""
 
     writer: asyncio.StreamWriter
-    task: asyncio.Task[None] | None
-    requested: bool = field(default=False)
+    requested: bool = False
     """Whether its request is complete."""
 
 
@@ -117,7 +113,7 @@ class WebServer:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        connection = _Client(writer, task)
+        connection = _Client(writer)
         self._make_room()
         self._open[connection] = None
         try:

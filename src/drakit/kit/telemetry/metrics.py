@@ -19,10 +19,7 @@ _QUICK = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2,
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """A value computed at the scrape; the name has no prefix.
-
-    A name that ends in ``_total`` is exported as a counter.
-    """
+    """A value computed at the scrape: a counter if its name, without prefix, ends in ``_total``."""
 
     name: str
     help: str
@@ -105,9 +102,6 @@ class HostMetrics:
         families: dict[str, GaugeFamily] = {}
         for source in self._sources:
             for gauge in source():
-                family = families.get(gauge.name)
-                if family is None:
-                    family = GaugeFamily(f"{self._prefix}_{gauge.name}", gauge.help, [])
-                    families[gauge.name] = family
-                family.readings.append((gauge.labels, gauge.value))
+                family = GaugeFamily(f"{self._prefix}_{gauge.name}", gauge.help, [])
+                families.setdefault(gauge.name, family).readings.append((gauge.labels, gauge.value))
         return families.values()

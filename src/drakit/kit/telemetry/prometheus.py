@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -24,25 +24,6 @@ class Sample:
     name: str
     labels: Labels
     value: float
-
-
-class Metric(Protocol):
-    """A metric family with values at every scrape."""
-
-    @property
-    def name(self) -> str:
-        """Name of the family; samples may append to it."""
-
-    @property
-    def help(self) -> str:
-        """One sentence."""
-
-    @property
-    def kind(self) -> str:
-        """``counter``, ``gauge`` or ``histogram``."""
-
-    def samples(self) -> Iterable[Sample]:
-        """The current values."""
 
 
 class Count:
@@ -162,6 +143,9 @@ class GaugeFamily:
         """The values in their order."""
         for labels, value in self.readings:
             yield Sample(self.name, labels, value)
+
+
+Metric = CounterFamily | HistogramFamily | GaugeFamily
 
 
 def text_format(metrics: Iterable[Metric]) -> bytes:

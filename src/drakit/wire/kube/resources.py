@@ -7,7 +7,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from drakit.core import objects
+from drakit.core import objects, pods
 from drakit.core.quantity import QuantityError
 from drakit.wire.kube import decoding
 from drakit.wire.kube.access.endpoint import quote
@@ -55,7 +55,7 @@ CLASSES: Final = Resource(_DRA, "v1", "deviceclasses", "DeviceClass", objects.De
 TAINT_RULES: Final = Resource(
     _DRA, "v1", "devicetaintrules", "DeviceTaintRule", objects.DeviceTaintRule, namespaced=False
 )
-NODES: Final = Resource("", "v1", "nodes", "Node", objects.Node, namespaced=False)
+NODES: Final = Resource("", "v1", "nodes", "Node", pods.Node, namespaced=False)
 PODS: Final[Resource[dict[str, Any]]] = Resource("", "v1", "pods", "Pod", dict)
 EVENTS: Final[Resource[dict[str, Any]]] = Resource("", "v1", "events", "Event", dict)
 ACCESS_REVIEWS: Final[Resource[dict[str, Any]]] = Resource(
