@@ -28,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what this machine offers (settings of the drivers)")
     group.add_argument("--cpu-device-mode", choices=("grouped", "individual"), default="grouped")
     group.add_argument("--group-by", choices=("numanode", "socket", "machine"), default="numanode")
-    group.add_argument("--reserved-cpus", metavar="LIST", default="", help="CPUs no claim gets")
+    group.add_argument("--reserved-cpus", metavar="LIST", default="", help="CPUs that claims cannot use")
     group.add_argument(
         "--min-shared-cpus", metavar="N", type=int, default=1,
         help="number of CPUs that are never claimed (default: 1)",

@@ -117,7 +117,7 @@ class _Containers:
     def _best_guess(
         self, pod: ObservedPod, container: ObservedContainer, claims: Sequence[PreparedClaim]
     ) -> Verdict:
-        """If the claims it uses are unknown: right if it matches any combination of its pod's claims."""
+        """Judge a container of unknown claims: any combination of claims of its pod is right."""
         every = frozenset(part for entry in claims for part in requests_of(entry))
         wholes = [frozenset(requests_of(entry)) for entry in claims]
         guesses = [every, *wholes, *(frozenset([part]) for part in sorted(every)), frozenset()]
