@@ -35,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--reserved-memory", metavar="TEXT", default="100Mi",
-        help="memory and hugepages no claim gets: 2Gi, or 0:memory=1Gi,hugepages-2Mi=64Mi;… "
+        help="memory and hugepages that claims cannot use: 2Gi, or 0:memory=1Gi,hugepages-2Mi=64Mi;… "
         "(default: 100Mi)",
     )  # fmt: skip
     group.add_argument(

@@ -100,3 +100,18 @@ def test_it_is_not_mapped_to_a_resource_of_the_node(page: dict[str, Any]) -> Non
     mapped = offer.pools[0].devices[0].node_allocatable_resources
     assert {"cpu", "memory"} <= set(mapped)
     assert "scratchpad" not in mapped
+
+
+def test_a_numa_node_may_lack_the_resource(page: dict[str, Any]) -> None:
+    class OnNode0(page["ScratchpadResource"]):  # type: ignore[misc]
+        @property
+        def offered(self) -> Any:
+            return {0: {page["SCRATCHPAD"]: 8 * MI}}
+
+    driver = cpumem_driver(CpuMemConfig(), two_socket_server())
+    driver = replace(driver, resources=(*driver.resources, OnNode0(driver.cpus)))
+    capacities = {d.name: d.capacity for d in driver.offer().pools[0].devices}
+    assert capacities["numa0"]["dra.cpumem/scratchpad"].value == Quantity("8Mi")
+    assert "dra.cpumem/scratchpad" not in capacities["numa1"]
+    entry = prepared(driver, PreparedClaims(), "u", "numa0", "8Mi")
+    assert entry.devices[0].amounts["numa0/scratchpad"] == 8 * MI

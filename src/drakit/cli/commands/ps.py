@@ -73,7 +73,7 @@ def _row(claim: PreparedClaim) -> dict[str, Any]:
         "uid": claim.uid,
         "cpus": str(claim.exclusive("cpu")),
         "memory": sum(n for key, n in amounts.items() if key.endswith("/memory")),
-        "hugepages": {key: n for key, n in amounts.items() if not key.endswith("/memory")},
+        "hugepages": {key: n for key, n in amounts.items() if "/hugepages" in key},
         "pid": pid,
         "since": claim.prepared_at,
         "command": _command(pid),

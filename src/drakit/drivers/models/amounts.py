@@ -44,7 +44,8 @@ class AmountResource(GroupedResource):
 
     def amounts(self, group: ResourceGroup) -> Mapping[CapacityKind, int]:
         """The sum of the group's NUMA nodes."""
-        sums = {kind: sum(self.offered[node].get(kind, 0) for node in group.nodes) for kind in self.kinds}
+        offered = [self.offered.get(node, {}) for node in group.nodes]
+        sums = {kind: sum(node.get(kind, 0) for node in offered) for kind in self.kinds}
         return {kind: amount for kind, amount in sums.items() if amount}
 
     @property
