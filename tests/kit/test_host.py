@@ -1,4 +1,4 @@
-"""The whole host against the doubles: what a node's operator sees."""
+"""The whole host against the fakes: what a node's operator sees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fake runtime is as unforgiving as the real ones: their rules, as tests of the double."""
+"""The fake runtime is as unforgiving as the real ones: their rules, as tests of the fake."""
 
 from __future__ import annotations
 

@@ -66,10 +66,11 @@ class SliceLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerBehavior:
-    """Differences between the device allocators of kube-scheduler that no feature gate names."""
+    """Differences between the device allocators of kube-scheduler that no feature gate names.
 
-    exact: bool
-    """Whether pools are walked in a fixed order, so that the chosen devices are predictable."""
+    Before 1.36 kube-scheduler walks pools in random order: it may choose other devices than the model.
+    """
+
     counter_slices_on_every_node: bool
     """Until 1.36 a slice with counters is relevant wherever its devices are."""
     distinct_by_request: bool
@@ -152,7 +153,6 @@ V1_34: Final = KubernetesRelease(
     selects_slices_by_pool=False,
     serves_taint_rules=False,
     scheduler=SchedulerBehavior(
-        exact=False,
         counter_slices_on_every_node=True,
         distinct_by_request=True,
         all_skips_full_devices=True,
@@ -186,7 +186,6 @@ V1_36: Final = replace(
         "DRAListTypeAttributes": False,
         "DRANodeAllocatableResources": False,
     },
-    scheduler=replace(V1_35.scheduler, exact=True),
 )
 V1_37: Final = replace(
     V1_36,
@@ -202,7 +201,6 @@ V1_37: Final = replace(
     selects_slices_by_pool=True,
     serves_taint_rules=True,
     scheduler=SchedulerBehavior(
-        exact=True,
         counter_slices_on_every_node=False,
         distinct_by_request=False,
         all_skips_full_devices=False,
@@ -212,7 +210,7 @@ V1_37: Final = replace(
     cel=replace(V1_36.cel, missing=frozenset()),
 )
 # Not released yet (December 2026): like 1.37 until it can be tested.
-V1_38: Final = replace(V1_37, minor=38, scheduler=replace(V1_37.scheduler, exact=False))
+V1_38: Final = replace(V1_37, minor=38)
 
 RELEASES: Final = {row.name: row for row in (V1_34, V1_35, V1_36, V1_37, V1_38)}
 """All supported releases by name, oldest first."""

@@ -477,18 +477,18 @@ def _encode(value: Any) -> Any:
     raise NotImplementedError(f"no encoder for {type(value)}")
 
 
-def _without_nulls(value: Any) -> Any:
+def without_nulls(value: Any) -> Any:
     """Kubernetes treats ``null`` like an absent field; so do we, before strict typing."""
     if isinstance(value, dict):
-        return {k: _without_nulls(v) for k, v in value.items() if v is not None}
+        return {k: without_nulls(v) for k, v in value.items() if v is not None}
     if isinstance(value, list):
-        return [_without_nulls(v) for v in value]
+        return [without_nulls(v) for v in value]
     return value
 
 
 def from_builtins(document: Any, kind: type[T]) -> T:
     """Turn a parsed document into *kind*; raises ``msgspec.ValidationError`` with the field's path."""
-    return msgspec.convert(_without_nulls(document), kind, dec_hook=_decode, strict=True)
+    return msgspec.convert(without_nulls(document), kind, dec_hook=_decode, strict=True)
 
 
 def from_json(data: bytes | str, kind: type[T]) -> T:

@@ -342,7 +342,7 @@ PROGRAM_TEXT = "from drakit.drivers.cpu.program import main; raise SystemExit(ma
 async def test_a_served_node_is_healthy_and_can_be_gathered(
     tmp_path_factory: pytest.TempPathFactory, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The real driver process against the doubles; then the commands, as a user would run them."""
+    """The real driver process against the fakes; then the commands, as a user would run them."""
     monkeypatch.delenv("NODE_NAME", raising=False)
     directory = str(tmp_path_factory.mktemp("n"))
     port = _free_port()

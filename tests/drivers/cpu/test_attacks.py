@@ -1,6 +1,6 @@
 """What an audit did to the CPU driver to get two tenants onto one CPU, or everybody off the node.
 
-The driver is the real one, on the doubles. What the doubles believe of runtimes is compared with the real
+The driver is the real one, on the fakes. What the fakes believe of runtimes is compared with the real
 ones in ``tests/e2e``.
 """
 

@@ -44,7 +44,7 @@ def marker(uid: str) -> str:
 async def test_nothing_is_pushed_while_events_and_claims_cross(
     directory: Path, release: FakeRuntimeRelease
 ) -> None:
-    """A pushed update that meets an event deadlocks CRI-O for good; the double hangs just so."""
+    """A pushed update that meets an event deadlocks CRI-O for good; the fake hangs in the same way."""
     async with world(directory, release) as it:
         shared_pod = await it.runtime.run_pod("web")
         shared = await it.runtime.run(shared_pod.id, "app")
@@ -80,7 +80,7 @@ async def test_a_claim_is_found_although_no_cdi_device_name_is_reported(
         pinned = await it.runtime.run(pod.id, "main", cdi_devices=devices)
         assert pinned.cpus == "2-3"
         created = [call for call in it.runtime.calls if call.method == "CreateContainer"]
-        assert created, "the double was asked"
+        assert created, "the fake runtime was called"
 
 
 @pytest.mark.parametrize("release", CRIO, ids=str)

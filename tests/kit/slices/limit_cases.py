@@ -1,6 +1,6 @@
 """Offers at and beyond every limit of the API, and whether they are good.
 
-Used three times: our own check must agree, the double must agree, and a real kube-apiserver must.
+Used three times: our own check must agree, the fake must agree, and a real kube-apiserver must.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Case(NamedTuple):
     pool: PoolOffer
     good: bool
     in_double: bool = True
-    """Whether the double knows this rule, too."""
+    """Whether the fake knows this rule, too."""
 
     def __str__(self) -> str:
         return self.name

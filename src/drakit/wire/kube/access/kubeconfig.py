@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from drakit.core.log import get_logger
+from drakit.core.objects import without_nulls
 from drakit.wire.kube.access.config import ClusterAccess
 from drakit.wire.kube.access.credentials import Certificate, Credential, CredentialSource, Fixed, TokenFile
 from drakit.wire.kube.access.endpoint import Endpoint
@@ -140,17 +141,9 @@ def _read(path: str) -> _Kubeconfig:
     try:
         decode = msgspec.json.decode if data.lstrip()[:1] == b"{" else msgspec.yaml.decode
         document: Any = decode(data)
-        return msgspec.convert(_without_nulls(document or {}), _Kubeconfig)
+        return msgspec.convert(without_nulls(document or {}), _Kubeconfig)
     except msgspec.MsgspecError as error:
         raise ConfigError(f"kubeconfig {path}: {error}") from error
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _without_nulls(v) for k, v in value.items() if v is not None}
-    if isinstance(value, list):
-        return [_without_nulls(v) for v in value]
-    return value
 
 
 def _cluster(cluster: _At, user: _At, context: _KubeContext, origin: str) -> ClusterAccess:
