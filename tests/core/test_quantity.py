@@ -8,7 +8,7 @@ import pickle
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from drakit.core.quantity import ZERO, Quantity, QuantityError
@@ -210,11 +210,17 @@ sane = st.builds(Quantity.from_nanos, st.integers(-CAP * 10**9, CAP * 10**9), fa
 
 
 @given(sane)
+@example(Quantity.from_bytes(15_625_000))  # a multiple of 1000, but not of 1024
 def test_the_canonical_form_reads_back(quantity: Quantity) -> None:
-    again = Quantity(str(quantity))
+    text = str(quantity)
+    again = Quantity(text)
     assert again == quantity
-    assert str(again) == str(quantity)
-    assert "." not in str(quantity)
+    if quantity.family == "binary" and text.lstrip("-").isdigit():
+        # Without a suffix it is read as decimal, as apimachinery does, and then written as decimal.
+        assert str(again) == str(Quantity.from_nanos(quantity.nanos, "decimal"))
+    else:
+        assert str(again) == text
+    assert "." not in text
 
 
 @given(st.integers(0, CAP))
